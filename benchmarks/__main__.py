@@ -18,9 +18,10 @@ from benchmarks.scale import MODELS, bench_graphs, bench_scale
 from benchmarks.training import bench_accuracy, bench_training
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.catalog import DATASETS
-from gnn_repair.cli.options import Format, FormatOption, emit, names, numbers
+from gnn_repair.cli.options import Format, FormatOption, emit, numbers
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import GnnRepairError, InputError
+from tools import names
 
 app = typer.Typer(
     help="Measure speed and accuracy; every figure beside a peer's.",

@@ -84,51 +84,29 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
 
 __version__ = "1.0.0"
 
-_HOMES = {
-    "DATASETS": "catalog",
-    "load_dataset": "datasets",
-    "BACKBONES": "backbones",
-    "Backbone": "backbones",
-    "Frozen": "backbones",
-    "train_backbone": "backbones",
-    "Budget": "budget",
-    "Diagnosis": "diagnosis",
-    "diagnose": "diagnosis",
-    "Exposure": "exposure",
-    "expose": "exposure",
-    "expose_links": "exposure",
-    "OracleExplainer": "oracle",
-    "Solution": "oracle",
-    "class_reach": "oracle",
-    "compare": "oracle",
-    "confusion_by_reach": "oracle",
-    "nearest_reweighting": "oracle",
-    "reach": "oracle",
-    "save_baseline": "oracle",
-    "solve": "oracle",
-    "source_ranking": "oracle",
-    "stable_evidence": "oracle",
-    "value_range": "oracle",
-    "CorrectAndSmooth": "repair",
-    "CrossFitted": "repair",
-    "EvidenceLadder": "repair",
-    "FittedRepair": "repair",
-    "NodeTranslation": "repair",
-    "RefitHead": "repair",
-    "Reweighting": "repair",
-    "SetTranslation": "repair",
-    "TemperatureScaling": "repair",
-    "RepairedModel": "repair.model",
-    "repaired": "repair.model",
-    "run_study": "study",
-    "read_results": "results.frame",
-    "plots": "reporting",
-    "report": "reporting",
-    "GnnRepairError": "errors",
-    "InputError": "errors",
-    "ExposureRefused": "errors",
+_PUBLIC = {
+    "catalog": "DATASETS",
+    "datasets": "load_dataset",
+    "backbones": "BACKBONES Backbone Frozen train_backbone",
+    "budget": "Budget",
+    "diagnosis": "Diagnosis diagnose",
+    "exposure": "Exposure expose expose_links",
+    "oracle": (
+        "OracleExplainer Solution class_reach compare confusion_by_reach nearest_reweighting "
+        "reach save_baseline solve source_ranking stable_evidence value_range"
+    ),
+    "repair": (
+        "CorrectAndSmooth CrossFitted EvidenceLadder FittedRepair NodeTranslation RefitHead "
+        "Reweighting SetTranslation TemperatureScaling"
+    ),
+    "repair.model": "RepairedModel repaired",
+    "study": "run_study",
+    "results.frame": "read_results",
+    "reporting": "plots report",
+    "errors": "GnnRepairError InputError ExposureRefused",
 }
-"""Where each public name lives."""
+"""The public names by the module that defines them."""
+_HOMES = {name: home for home, names in _PUBLIC.items() for name in names.split()}
 _MOVED = {
     "load_frozen": ("backbones", "Frozen.load", "gr.Frozen.load"),
     "load_repair": ("repair", "FittedRepair.load", "gr.FittedRepair.load"),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import platform
-import re
 import secrets
 import shutil
 import stat
@@ -19,10 +16,10 @@ from pathlib import Path
 from gnn_repair.errors import GnnRepairError, InputError, ResourceError
 
 ABANDONED = 24 * 3600.0
-"""Seconds after which another machine's temporary file counts as left behind: whether its process
-lives cannot be asked from here, and no file takes a day to write."""
+"""Seconds after which a temporary file counts as left behind by a killed run: no file takes a day
+to write."""
+_TEMPORARY = ".gnn-repair-{}.partial"
 
-_TEMPORARY = re.compile(r"\.gnn-repair-([0-9a-f]{12})-(\d{1,10})-[0-9a-f]{16}\.partial")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CHOICES = {
     errno.EACCES, errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
@@ -32,10 +29,15 @@ _CHOICES = {
 
 
 def as_path(path: str | Path) -> Path:
-    """``path`` as a :class:`Path`; anything else is rejected."""
+    """``path`` as a :class:`Path` that the system can look up; anything else is rejected."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
         said = repr(path) if isinstance(path, str) else type(path).__name__
         raise InputError(f"{said:.80} is no path; give a string or a Path")
+    try:
+        Path(path).exists()
+    except OSError as error:
+        reason = f"{error.strerror}; choose another folder or name"
+        raise InputError(f"{str(path)[:80]!r} cannot be used: {reason}") from error
     return Path(path)
 
 
@@ -47,14 +49,13 @@ def replacing(path: Path) -> Iterator[Path]:
     it replaces, else those that the umask leaves.
     """
     path = check_target(path)
-    temporary = path.parent / _temporary_name()
+    temporary = _temporary_in(path.parent)
     try:
-        mode = _mode_of(path)
+        before = path if path.exists() else temporary
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        if mode is None:
-            mode = stat.S_IMODE(temporary.stat().st_mode)
+        mode = stat.S_IMODE(before.stat().st_mode)
         yield temporary
         _flush(temporary)
         temporary.chmod(mode)  # some libraries make the file anew, with permissions of their own
@@ -70,7 +71,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def scratch_folder(root: Path) -> Iterator[Path]:
     """A folder below ``root`` that is gone afterwards."""
     sweep(root)
-    folder = root / _temporary_name()
+    folder = _temporary_in(root)
     folder.mkdir()
     try:
         yield folder
@@ -84,19 +85,15 @@ def check_target(path: str | Path) -> Path:
     A folder cannot be replaced, and a device must not be.
     """
     target = as_path(path)
-    try:
-        there, is_file, is_folder = target.exists(), target.is_file(), target.is_dir()
-        folders = [folder for folder in target.absolute().parents if folder.exists()]
-    except OSError as error:
-        raise cannot_write(target, error) from error
-    if is_folder:
+    if target.is_dir():
         raise InputError(f"{target} is a folder; name a file")
-    if there and not is_file:
+    if target.exists() and not target.is_file():
         raise InputError(f"{target} is no regular file; name another")
-    if not folders[0].is_dir():
-        raise InputError(f"cannot write {target}: {folders[0]} is a file; choose another folder")
-    if not os.access(folders[0], os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {target}: {folders[0]} is not writable; choose another")
+    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    if not folder.is_dir():
+        raise InputError(f"cannot write {target}: {folder} is a file; choose another folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {target}: {folder} is not writable; choose another folder")
     return target
 
 
@@ -108,17 +105,6 @@ def cannot_write(path: Path, error: OSError | ValueError) -> GnnRepairError:
         return InputError(f"{said}; choose another folder or name")
     remedy = "make room" if number in _FULL else "check the disk"
     return ResourceError(f"{said}; {remedy}, then run again")
-
-
-def _mode_of(path: Path) -> int | None:
-    """Permissions of the file at ``path``, None where there is none."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
 
 
 def _flush(path: Path) -> None:
@@ -133,49 +119,14 @@ def _flush(path: Path) -> None:
 # What killed runs leave behind --------------------------------------------------------------------
 
 
-def _temporary_name() -> str:
-    return f".gnn-repair-{_place()}-{os.getpid()}-{secrets.token_hex(8)}.partial"
-
-
-@cache
-def _place() -> str:
-    """Where a process number means the same process: this machine, this boot, this container."""
-    parts = [platform.node()]
-    with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
-        parts.append(str(Path("/proc/self/ns/pid").stat().st_ino))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+def _temporary_in(folder: Path) -> Path:
+    return folder / _TEMPORARY.format(secrets.token_hex(16))
 
 
 @cache
 def sweep(folder: Path) -> None:
-    """Remove what dead processes left half-written in ``folder``; once a process is enough."""
-    with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            match = _TEMPORARY.fullmatch(entry.name)
-            if match and _left_behind(match[1], int(match[2]), entry):
-                _remove(Path(entry.path))
-
-
-def _left_behind(place: str, process: int, entry: os.DirEntry[str]) -> bool:
-    if place == _place() and os.name == "posix":
-        return not _alive(process)
-    return time.time() - entry.stat(follow_symlinks=False).st_mtime > ABANDONED
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
+    """Remove what killed runs left half-written in ``folder``; once a process is enough."""
+    for path in folder.glob(_TEMPORARY.format("*")):
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > ABANDONED:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

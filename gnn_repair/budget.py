@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from numbers import Integral, Real
+from typing import Any
 
 from gnn_repair.errors import InputError
 
@@ -38,6 +40,19 @@ def check_switch(owner: str, name: str, value: object) -> None:
     """A setting is True or False."""
     if not isinstance(value, bool):
         raise InputError(f"{owner}: {name} is {value!r:.60}; give True or False")
+
+
+def check_type(name: str, value: object, kind: type, wanted: str) -> None:
+    """An argument is a ``kind``."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {value!r:.60}; give {wanted}")
+
+
+def as_list(name: str, value: Any, wanted: str, most: int | None = None) -> list[Any]:
+    """An argument's items, at most so many; a text is one thing, not many."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InputError(f"{name} is {value!r:.60}; give {wanted}")
+    return list(islice(value, most))
 
 
 @dataclass(frozen=True)
@@ -114,12 +129,8 @@ def paper_batch_size(
 ) -> int | None:
     """How many targets an update of a repair sees; None: all of them.
 
-    Args:
-        dataset: a name.
-        backbone: a name.
-        backbones: those whose repairs are trained on minibatches; the paper's unless given.
-        size: of a batch; likewise.
-        sizes: of datasets that have their own; likewise.
+    ``backbones`` are those whose repairs are trained on minibatches, ``sizes`` those of datasets
+    that have their own; the paper's unless given.
     """
     own = BATCHES if sizes is None else sizes
     return own.get(dataset, size) if backbone in backbones else None

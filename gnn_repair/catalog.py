@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from gnn_repair.errors import DatasetError, suggestion
+from gnn_repair.atomic import as_path
+from gnn_repair.errors import DatasetError, InputError, suggestion
 from gnn_repair.published import published
 
 ROOT_VARIABLE = "GNN_REPAIR_DATA"
@@ -38,22 +38,14 @@ _GEOM_GCN = "https://github.com/graphdml-uiuc-jlu/geom-gcn"
 _PLATONOV = "https://github.com/yandex-research/heterophilous-graphs/tree/main/data"
 
 
-def _planetoid(title: str) -> Source:
-    url = "https://github.com/kimiyoung/planetoid/tree/master/data"
-    return Source("Planetoid", url, "Planetoid", "planetoid", title)
-
-
-def _wikipedia(title: str) -> Source:
-    return Source("Geom-GCN", _GEOM_GCN, "WikipediaNetwork", "wikipedia", title)
-
-
-def _heterophilous(title: str) -> Source:
-    return Source("heterophilous", _PLATONOV, "HeterophilousGraphDataset", "heterophilous", title)
-
-
-def _filtered(title: str) -> Source:
-    """The Wikipedia networks that Platonov et al. freed of duplicate nodes."""
-    return Source("heterophilous", _PLATONOV, "FilteredGraphDataset", "heterophilous", title)
+_PLANETOID = "https://github.com/kimiyoung/planetoid/tree/master/data"
+_planetoid = partial(Source, "Planetoid", _PLANETOID, "Planetoid", "planetoid")
+_wikipedia = partial(Source, "Geom-GCN", _GEOM_GCN, "WikipediaNetwork", "wikipedia")
+_heterophilous, _filtered = (
+    partial(Source, "heterophilous", _PLATONOV, reader, "heterophilous")
+    for reader in ("HeterophilousGraphDataset", "FilteredGraphDataset")
+)
+"""The second are the Wikipedia networks that Platonov et al. freed of duplicate nodes."""
 
 
 @dataclass(frozen=True)
@@ -122,16 +114,12 @@ def _beyond_paper(name: str, source: Source, statistics: Statistics) -> DatasetS
     return DatasetSpec(name, source, statistics, files=_raw_files(name))
 
 
-@functools.cache
-def _manifest() -> dict[str, dict[str, Any]]:
-    text = resources.files("gnn_repair").joinpath("raw_files.json").read_text("utf-8")
-    manifest: dict[str, dict[str, Any]] = json.loads(text)
-    return manifest
+_MANIFEST = json.loads(resources.files("gnn_repair").joinpath("raw_files.json").read_text("utf-8"))
 
 
 def _raw_files(name: str) -> tuple[RawFile, ...]:
     """The raw files of a dataset, with their reference sizes and checksums."""
-    return tuple(RawFile(path, **reference) for path, reference in _manifest()[name].items())
+    return tuple(RawFile(path, **reference) for path, reference in _MANIFEST[name].items())
 
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -199,16 +187,10 @@ def data_root(root: str | Path | None = None) -> Path:
             f"The data root is empty; name a folder, set {ROOT_VARIABLE}, or leave it out."
         )
     try:
-        folder = Path(root).expanduser()
-        if "\0" in str(folder):
-            raise ValueError("embedded null byte")
-        is_file = folder.exists() and not folder.is_dir()
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DatasetError(
-            f"The data root {str(root)[:80]!r} cannot be used ({reason}); name a folder."
-        ) from error
-    if is_file:
+        folder = as_path(as_path(root).expanduser())
+    except (InputError, RuntimeError) as error:  # RuntimeError: ~name of nobody
+        raise DatasetError(f"The data root is not a folder: {error}.") from error
+    if folder.exists() and not folder.is_dir():
         raise DatasetError(f"The data root {folder} is a file; name a folder.")
     return folder
 
@@ -224,7 +206,9 @@ def verified_digests(spec: DatasetSpec, root: Path) -> list[str]:
     for file in spec.files:
         path = root / file.path
         try:
-            size, digest = path.stat().st_size, _sha256(path)
+            size = path.stat().st_size
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise DatasetError(
                 f"{path} cannot be read ({error.strerror}); make it readable."
@@ -237,8 +221,3 @@ def verified_digests(spec: DatasetSpec, root: Path) -> list[str]:
             )
         digests.append(digest)
     return digests
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

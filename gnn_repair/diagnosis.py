@@ -43,8 +43,9 @@ from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.rates import Rate, mean_over_nodes
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.witness import gain_words, percent
+from gnn_repair.published import counted, plural
 from gnn_repair.reporting import plots, report
-from gnn_repair.reporting.evidence import counted, noun_of, plural
+from gnn_repair.reporting.evidence import noun_of
 
 if TYPE_CHECKING:
     import pandas as pd

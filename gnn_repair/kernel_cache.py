@@ -31,7 +31,11 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
             try:
                 dispatcher.enable_caching()
             except RuntimeError:  # no folder that can be written
-                _warn_unkept()
+                warnings.warn(
+                    "compiled kernels cannot be kept anywhere, so every process compiles them "
+                    "anew; set NUMBA_CACHE_DIR to a folder that can be written",
+                    stacklevel=1,  # here, so that it is said once
+                )
                 return dispatcher
             kept = dispatcher._cache
             base = kept._impl.filename_base
@@ -50,12 +54,3 @@ def sources_digest() -> str:
             content = path.read_bytes()
             digest.update(f"{path.relative_to(PACKAGE)} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:20]
-
-
-@cache
-def _warn_unkept() -> None:
-    warnings.warn(
-        "compiled kernels cannot be kept anywhere, so every process compiles them anew; set "
-        "NUMBA_CACHE_DIR to a folder that can be written",
-        stacklevel=4,
-    )

@@ -1,10 +1,11 @@
-"""The paper's published numbers, its thresholds, and its words for backbones and readouts."""
+"""The paper's published numbers, its thresholds, and its words; how nouns are counted."""
 
 from __future__ import annotations
 
 import functools
 import json
 from importlib import resources
+from math import nan
 from typing import Any, NamedTuple
 
 
@@ -14,6 +15,12 @@ def published() -> dict[str, Any]:
     text = resources.files("gnn_repair").joinpath("paper.json").read_text(encoding="utf-8")
     tables: dict[str, Any] = json.loads(text)
     return tables
+
+
+def published_cell(table: str, backbone: str, dataset: str) -> float:
+    """A number of the paper; NaN where it has none."""
+    cells = published()["tables"].get(table, {}).get("cells", {})
+    return float(cells.get(backbone, {}).get(dataset, nan))
 
 
 # When a class counts as within reach and a coefficient as active: said once, used everywhere.
@@ -26,17 +33,8 @@ REALIZABLE = 1e-6
 """A shift is one that reweighting can make when some λ makes it this nearly, relative to the size
 of the node's contributions: shifts are float32 numbers, seven digits long."""
 
-DATASET_TITLES = {
-    "actor": "Actor",
-    "amazon-ratings": "Amazon-ratings",
-    "chameleon": "Chameleon",
-    "citeseer": "Citeseer",
-    "cora": "Cora",
-    "pubmed": "PubMed",
-    "roman-empire": "Roman-empire",
-    "squirrel": "Squirrel",
-}
-"""As the paper writes them."""
+DATASET_TITLES = {"pubmed": "PubMed"}
+"""As the paper writes them, where that takes more than a capital."""
 
 
 class BackboneWords(NamedTuple):
@@ -78,3 +76,21 @@ BACKBONE_WORDS: dict[str, BackboneWords] = {
 """By name, in the paper's order; the classes take theirs from here."""
 TITLES = {name: words.title for name, words in BACKBONE_WORDS.items()}
 """What backbones are called, by name."""
+
+
+# How many of something ----------------------------------------------------------------------------
+
+
+def plural(noun: str) -> str:
+    """More than one of them; a node type that is called ``users`` is one already."""
+    low = noun.lower()
+    if len(low) > 2 and low.endswith("y") and low[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    if low.endswith(("ss", "us", "x", "z", "ch", "sh")):
+        return f"{noun}es"
+    return noun if low.endswith("s") else f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Such as ``1 node`` and ``1,041 nodes``."""
+    return f"{count:,} {noun if count == 1 else plural(noun)}"

@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from gnn_repair.reporting.page import SCRIPTS, joined_scripts
+from gnn_repair.reporting.writing import SCRIPTS, joined_scripts
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "gnn_repair" / "reporting" / "page"
@@ -46,7 +46,7 @@ def main() -> int:
     sound = True
     for file in files:
         if file.name not in SCRIPTS:
-            print(f"{file.name} is not in SCRIPTS of gnn_repair/reporting/page.py")
+            print(f"{file.name} is not in SCRIPTS of gnn_repair/reporting/writing.py")
             sound = False
         for number in long_lines(file.read_text(encoding="utf-8")):
             print(f"{file.relative_to(ROOT)}:{number}: longer than {LONGEST} characters")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.cli.options import Format, FormatOption, emit
+from gnn_repair.cli.options import FactoryArgument, Format, FormatOption, emit
 from gnn_repair.cli.user_code import made_by
 from gnn_repair.errors import InputError
 
@@ -19,13 +19,7 @@ SHOWN = 20
 
 
 def check(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:NAME",
-            help="Gives (model, data), or (model, data, nodes) with a mask or node numbers.",
-        ),
-    ],
+    factory: FactoryArgument,
     baseline: Annotated[Path, typer.Option("--baseline", help="The baseline, a JSON file.")],
     save: Annotated[
         bool, typer.Option("--save", help="Write the baseline instead of comparing with it.")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from gnn_repair.catalog import DATASETS, DatasetSpec, data_root, find_dataset, missing_files
 from gnn_repair.cli import options
 from gnn_repair.cli.options import Format, FormatOption, RootOption, emit
-
-if TYPE_CHECKING:
-    from gnn_repair.catalog import DatasetSpec
 
 app = typer.Typer(help="List datasets and check their files.", no_args_is_help=True)
 
@@ -18,8 +16,6 @@ app = typer.Typer(help="List datasets and check their files.", no_args_is_help=T
 @app.command(name="list")
 def list_datasets(root: RootOption = None, format: FormatOption = Format.table) -> None:
     """List every dataset with its published statistics and whether its files are here."""
-    from gnn_repair.catalog import DATASETS, data_root, missing_files
-
     folder = data_root(root)
     rows = [_row(spec, len(missing_files(spec, folder))) for spec in DATASETS.values()]
     emit(rows, format, title=f"Datasets (data root: {folder})")
@@ -63,7 +59,6 @@ def check(
 
     Exit code 1 if a dataset differs, 2 if one is damaged or was named and is missing.
     """
-    from gnn_repair.catalog import DATASETS, data_root, find_dataset
     from gnn_repair.datasets.checking import check_dataset
 
     folder = data_root(root)

@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from gnn_repair.atomic import check_target
+from gnn_repair.catalog import DATASETS
 from gnn_repair.cli.options import Format, FormatOption, emit
-
-if TYPE_CHECKING:
-    from gnn_repair.results.protocol import Protocol
-    from gnn_repair.results.records import RunRecord
+from gnn_repair.methods import METHODS
+from gnn_repair.results.protocol import PAPER, Protocol, override
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.rendering import as_json
+from gnn_repair.results.store import Store
+from gnn_repair.results.tables import make_tables
 
 BACKBONE = "gcn"
 SPLITS = (0, 1)
@@ -48,8 +51,9 @@ def demo(
 
     It needs no file and no network.
     """
-    from gnn_repair.results.protocol import PAPER, override
-    from gnn_repair.results.store import Store
+    from gnn_repair.reporting import report_run
+    from gnn_repair.results.frame import read_results
+    from gnn_repair.study.rerun import rerun
 
     check_target(page)
     if store is not None:
@@ -63,7 +67,9 @@ def demo(
         folder = store or Path(scratch)
         _study(protocol, folder, format, console)
         with _step(console, "writing the report page"):
-            written = _report(protocol, folder, page)
+            run = rerun("builtin", BACKBONE, SPLITS[0], source=Store(folder), protocol=protocol)
+            results = read_results(folder, protocol.digest)  # for the spread over splits
+            written = report_run(run, page, results, command="gnn-repair demo")
     if format is Format.table:
         typer.echo(f"See the evidence of every test node of split 0: open {written}")
         typer.echo(f"All of it took {time.perf_counter() - start:.0f} s.")
@@ -73,11 +79,9 @@ def demo(
 def _look(console: Console) -> None:
     """One trained model: what it is made of, and why it is wrong about some nodes."""
     from gnn_repair.backbones import BACKBONES, train_backbone
-    from gnn_repair.catalog import DATASETS
     from gnn_repair.datasets import load_dataset
     from gnn_repair.datasets.checking import describe
     from gnn_repair.diagnosis import diagnose
-    from gnn_repair.results.protocol import PAPER, override
 
     data = load_dataset("builtin")
     summary = {"dataset": data.name, **describe(data), "protocol": DATASETS["builtin"].splits}
@@ -94,9 +98,6 @@ def _look(console: Console) -> None:
 
 def _study(protocol: Protocol, store: Path, format: Format, console: Console) -> None:
     """The study's own machinery on a few splits, then what came of it."""
-    from gnn_repair.results.rendering import as_json
-    from gnn_repair.results.store import Store
-    from gnn_repair.results.tables import make_tables
     from gnn_repair.study.grid import StudyProgress, run_study
 
     with StudyProgress() as progress:
@@ -114,18 +115,6 @@ def _study(protocol: Protocol, store: Path, format: Format, console: Console) ->
     emit(_repair_rows(records), Format.table, title=f"Repairs, mean over {len(records)} splits")
 
 
-def _report(protocol: Protocol, store: Path, page: Path) -> Path:
-    """The page of split 0, with the spread over splits from the store."""
-    from gnn_repair.reporting import report_run
-    from gnn_repair.results.frame import read_results
-    from gnn_repair.results.store import Store
-    from gnn_repair.study.rerun import rerun
-
-    run = rerun("builtin", BACKBONE, SPLITS[0], source=Store(store), protocol=protocol)
-    results = read_results(store, protocol.digest)
-    return report_run(run, page, results, command="gnn-repair demo")
-
-
 def _reach_line(records: list[RunRecord]) -> str:
     right, wrong, chance = (
         100 * fmean(record.number("oracle", name) for record in records)
@@ -141,8 +130,6 @@ def _reach_line(records: list[RunRecord]) -> str:
 
 def _repair_rows(records: list[RunRecord]) -> list[dict[str, Any]]:
     """Frozen and every repair: test accuracy, gain and size."""
-    from gnn_repair.methods import METHODS
-
     frozen = 100 * fmean(record.frozen["test"] for record in records)
     rows = [_row("Frozen", frozen, frozen, records[0].frozen["parameters"], "–")]
     for name, method in METHODS.items():

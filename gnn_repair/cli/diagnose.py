@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_repair.atomic import check_target
-from gnn_repair.cli.options import Format, FormatOption, emit
+from gnn_repair.cli.options import FactoryArgument, Format, FormatOption, emit
 from gnn_repair.cli.user_code import made_by
 
 if TYPE_CHECKING:
     from gnn_repair.diagnosis import Diagnosis
 
-FACTORY = "FILE.py:NAME"
-GIVES = "Gives (model, data), or (model, data, nodes) with a mask or node numbers."
 SHOWN = 20
 """Errors printed; --csv and --format json have every node."""
 COLUMNS = ("true", "predicted", "low", "high", "verdict", "mass_moved", "chance", "smallest_change")
 
 
 def diagnose(
-    factory: Annotated[str, typer.Argument(metavar=FACTORY, help=GIVES)],
+    factory: FactoryArgument,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Also write a row per node here.")
     ] = None,

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gnn_repair import __version__
+from gnn_repair.catalog import DATASETS, data_root, missing_files
 from gnn_repair.cli.options import Format, FormatOption, RootOption, emit
 
 if TYPE_CHECKING:
     from gnn_repair.exposure import Exposure
+    from gnn_repair.oracle import Solution
 
 ROUNDING = 1e-12
 """How far the answer of an LP of nine small numbers may be off: 1e-16 a sum, with room."""
@@ -140,8 +142,6 @@ def _kernels() -> Observation:
 
 
 def _data(root: str | None) -> Observation:
-    from gnn_repair.catalog import DATASETS, data_root, missing_files
-
     folder = data_root(root)
     here = [name for name, spec in DATASETS.items() if not missing_files(spec, folder)]
     return Observation(
@@ -154,27 +154,14 @@ def _data(root: str | None) -> Observation:
 
 def _one_lp() -> Observation:
     """An LP whose answer is known: two messages that each help against one rival."""
-    import torch
-
-    from gnn_repair.oracle import solve
-
-    exposure = _known_exposure()
-    solution = solve(exposure, torch.tensor([0]))
-    answer, known = float(solution.margin[0]), 0.5
-    wrong = (
-        None if abs(answer - known) <= ROUNDING else "the oracle is wrong here; report this line"
-    )
+    answer, known = float(_solved()[1].margin[0]), 0.5
+    wrong = "the oracle is wrong here; report this line" if abs(answer - known) > ROUNDING else None
     return Observation("one LP", f"margin {answer!r}, known to be {known!r}", wrong)
 
 
 def _one_certificate() -> Observation:
     """The check must accept that answer's certificate and refuse one that was changed."""
-    import torch
-
-    from gnn_repair.oracle import solve
-
-    exposure = _known_exposure()
-    solution = solve(exposure, torch.tensor([0]))
+    exposure, solution = _solved()
     changed = replace(solution, rival_weights=solution.rival_weights[:, [0, 2, 1]] * [1, 0.9, 1.1])
     accepted, refused = bool(solution.check(exposure)), not changed.check(exposure)
     found = f"right one {'accepted' if accepted else 'refused'}, "
@@ -183,14 +170,15 @@ def _one_certificate() -> Observation:
     return Observation("one certificate", found, wrong)
 
 
-def _known_exposure() -> Exposure:
+def _solved() -> tuple[Exposure, Solution]:
     import torch
 
     from gnn_repair.exposure import Exposure, Group
+    from gnn_repair.oracle import solve
 
     table = torch.tensor([[2, 0, 3], [2, 3, 0], [-9, 0, 0]], dtype=torch.float64)
     rows = torch.arange(3, dtype=torch.int32)
-    return Exposure(
+    exposure = Exposure(
         groups=(Group("messages", "a third each", "written down"),),
         recipients=torch.arange(1),
         segments=torch.tensor([0, 3]),
@@ -204,6 +192,7 @@ def _known_exposure() -> Exposure:
         message_rows=rows,
         sources=torch.zeros(3, dtype=torch.int32),
     )
+    return exposure, solve(exposure, torch.tensor([0]))
 
 
 _LOOKS = {

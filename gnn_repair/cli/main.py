@@ -82,22 +82,12 @@ def options(
     """Find out why a trained graph neural network is wrong about a node, and repair it."""
 
 
-def _one_line(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    """A warning without the place in the source that gave it."""
-    return f"gnn-repair: warning: {message}\n"
-
-
 def main() -> None:
     """Run the command; an expected error is one sentence on stderr and exit code 2."""
     # Python looks through every object for garbage once more as it ends: half a second, with torch.
     atexit.register(gc.freeze)
-    warnings.formatwarning = _one_line
+    # Without the place in the source that gave it.
+    warnings.formatwarning = lambda said, *where, **line: f"gnn-repair: warning: {said}\n"
     # A terminal without × and –, or a path that is no text, must not end a command.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):

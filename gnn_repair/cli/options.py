@@ -7,31 +7,23 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gnn_repair.errors import InputError, suggestion
-
-if TYPE_CHECKING:
-    from gnn_repair.results.protocol import Protocol
+from gnn_repair.catalog import DATASETS
+from gnn_repair.errors import InputError
+from gnn_repair.methods import METHODS
+from gnn_repair.published import TITLES
+from gnn_repair.results.protocol import PAPER, PROTOCOLS, Protocol, override, read_protocol
 
 # Lists as people type them ------------------------------------------------------------------------
-
-
-def names(text: str, known: Iterable[str], kind: str) -> list[str]:
-    """``"gcn,gat"`` or ``"all"`` as a list of known names, in the order given."""
-    available = list(known)
-    chosen = available if text == "all" else [name.strip() for name in text.split(",")]
-    for name in chosen:
-        if name not in available:
-            raise InputError(f"unknown {kind} {name!r:.80}; {suggestion(name, available)}")
-    return chosen
 
 
 MOST = 10_000
@@ -59,51 +51,35 @@ def numbers(text: str) -> list[int]:
 # What the shell offers when Tab is pressed (gnn-repair --install-completion) ----------------------
 
 
-def _datasets() -> Iterable[str]:
-    from gnn_repair.catalog import DATASETS
-
-    return DATASETS
-
-
-def _backbones() -> Iterable[str]:
-    from gnn_repair.published import TITLES
-
-    return TITLES
-
-
-def _methods() -> Iterable[str]:
-    from gnn_repair.methods import METHODS
-
-    return ["oracle", *METHODS]
-
-
-def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
     """Offers the names."""
-    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-def list_of(names: Callable[[], Iterable[str]], *words: str) -> Callable[[str], list[str]]:
+def list_of(names: Iterable[str], *words: str) -> Callable[[str], list[str]]:
     """The same for the last name of a comma-separated list, or a word that stands for several."""
 
     def offer(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        offered = names() if comma else (*names(), *words)
+        offered = names if comma else (*names, *words)
         fresh = [name for name in offered if name not in before.split(",")]
         return [f"{before}{comma}{name}" for name in fresh if name.startswith(last)]
 
     return offer
 
 
-offer_dataset = one_of(_datasets)
-offer_backbone = one_of(_backbones)
-offer_datasets = list_of(_datasets, "paper")
-offer_backbones = list_of(_backbones, "paper")
-offer_methods = list_of(_methods, "all")
-offer_protocol = one_of(lambda: ("paper", "independent"))
+offer_dataset = one_of(DATASETS)
+offer_backbone = one_of(TITLES)
+offer_datasets = list_of(DATASETS, "paper")
+offer_backbones = list_of(TITLES, "paper")
+offer_methods = list_of(("oracle", *METHODS), "all")
+offer_protocol = one_of(PROTOCOLS)
 
 
 # Options of several commands ----------------------------------------------------------------------
 
+GIVES = "Gives (model, data), or (model, data, nodes) with a mask or node numbers."
+FactoryArgument = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help=GIVES)]
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
 ]
@@ -152,8 +128,6 @@ SetOption = Annotated[
 
 def chosen_protocol(named: str | None, assignments: Sequence[str] | None) -> Protocol:
     """The protocol of that name or file, with single settings changed."""
-    from gnn_repair.results.protocol import PAPER, PROTOCOLS, override, read_protocol
-
     base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
     return override(base, assignments or ())
 
@@ -196,10 +170,13 @@ def emit(rows: Sequence[Mapping[str, Any]], format: Format, title: str = "") -> 
     for row in rows:
         table.add_row(*(Text(_cell(row[column])) for column in columns))
     console = Console()
-    # A cell is never cut off: a narrow terminal wraps lines instead.
-    unbounded = console.options.update(width=10_000)
-    console.width = max(console.width, console.measure(table, options=unbounded).minimum)
+    console.width = max(console.width, unbounded(console, table).minimum)
     console.print(table)
+
+
+def unbounded(console: Console, table: Table) -> Measurement:
+    """How wide a table is: no cell is ever cut off, a narrow terminal wraps lines instead."""
+    return console.measure(table, options=console.options.update(width=10_000))
 
 
 def _cell(value: Any) -> str:

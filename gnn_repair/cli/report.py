@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gnn_repair.atomic import check_target
+from gnn_repair.catalog import DATASETS
 from gnn_repair.cli import options, user_code
-from gnn_repair.cli.diagnose import GIVES, diagnosed
+from gnn_repair.cli.diagnose import diagnosed
 from gnn_repair.errors import InputError
+from gnn_repair.methods import METHODS
+from gnn_repair.published import TITLES
+from gnn_repair.results.protocol import PAPER, Protocol
+from gnn_repair.results.store import ResultsSource, open_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnn_repair.results.protocol import Protocol
-    from gnn_repair.results.store import ResultsSource
     from gnn_repair.study.rerun import Rerun
 
 
@@ -42,7 +45,8 @@ CompareOption = Annotated[
 
 def report(
     factory: Annotated[
-        str | None, typer.Argument(metavar="[FILE.py:NAME]", help=f"Your own model. {GIVES}")
+        str | None,
+        typer.Argument(metavar="[FILE.py:NAME]", help=f"Your own model. {options.GIVES}"),
     ] = None,
     store: Annotated[
         Path | None, typer.Option("--store", help="Folder or packed file of a study's results.")
@@ -80,12 +84,8 @@ def report(
     the named case, the store's only one, or without a store GCN on the built-in graph. A store of
     several cases gives the overview alone unless --dataset and --backbone name one.
     """
-    from gnn_repair.catalog import DATASETS
-    from gnn_repair.methods import METHODS
-    from gnn_repair.published import TITLES
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
     from gnn_repair.reporting.writing import made_of
-    from gnn_repair.results.protocol import PAPER
     from gnn_repair.study.rerun import rerun
 
     check_target(out)
@@ -178,7 +178,6 @@ def typed(**options: object) -> str:
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:
     from gnn_repair.results.frame import read_results
-    from gnn_repair.results.store import open_results
 
     source = open_results(store)
     protocol = source.protocol(digest)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from gnn_repair.atomic import as_path
 from gnn_repair.cli import user_code
 from gnn_repair.cli.options import (
     BackbonesOption,
@@ -34,11 +35,12 @@ from gnn_repair.cli.options import (
     emit,
     numbers,
     one_of,
+    unbounded,
 )
 from gnn_repair.errors import InputError
-from gnn_repair.published import TITLES
+from gnn_repair.published import TITLES, counted
 from gnn_repair.results.averages import Entry, Sheet, Table, without_published, without_spread
-from gnn_repair.results.records import Run, all_runs
+from gnn_repair.results.records import all_runs
 from gnn_repair.results.rendering import (
     RENDERERS,
     cases_text,
@@ -100,7 +102,8 @@ def run(
 
     Exit code 1 if a case failed, 130 after Ctrl-C and 143 after SIGTERM; whatever is stored stays.
     """
-    from gnn_repair.study.grid import StudyProgress, counted, run_study
+    from gnn_repair.study.case import source
+    from gnn_repair.study.grid import StudyProgress, run_study
 
     settings = chosen_protocol(protocol, set_)
     graphs = user_code.datasets(_names(datasets, PAPER_DATASETS), root, settings.data.draw)
@@ -124,8 +127,11 @@ def run(
         f"{counted(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
         f"failed (protocol {outcome.protocol}, store {store})"
     )
-    if outcome.stored:
-        _say_source()
+    found = source()
+    if outcome.stored and found["source"] not in ("clean", "unknown"):
+        # Results of files that no revision holds cannot be made again.
+        said = f"{found['source']} {found['revision']}; the records say so"
+        typer.echo(f"gnn-repair: warning: {said}", err=True)
     if outcome.failures:
         raise typer.Exit(1)
 
@@ -147,23 +153,24 @@ def status(
     models = map(user_code.short_name, _names(backbones, PAPER_BACKBONES))
     runs = all_runs(graphs, models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
-    held = open_results(store) if _exists(store) else Store(store)
+    there = as_path(store).exists()
+    held = open_results(store) if there else Store(store)
     if not (protocol or set_) and len(held.digests()) == 1:
         settings = held.protocol()
     plan = make_plan(held, settings, runs, _methods(methods))
     kinds = {"done": plan.done, "failed": tuple(plan.failed), "missing": plan.missing}
-    counted = Counter(
+    numbers_of = Counter(
         (run.dataset, run.backbone, kind) for kind, own in kinds.items() for run in own
     )
     errors = {(run.dataset, run.backbone): error for run, error in plan.failed.items()}
     rows = [
         {"dataset": case[0], "backbone": case[1]}
-        | {kind: counted[*case, kind] for kind in kinds}
+        | {kind: numbers_of[*case, kind] for kind in kinds}
         | {"error": errors.get(case, "")}
         for case in dict.fromkeys((run.dataset, run.backbone) for run in runs)
     ]
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
-    where = f"{store}, protocol" if _exists(store) else f"{store} (not there yet), protocol"
+    where = f"{store}, protocol" if there else f"{store} (not there yet), protocol"
     emit(rows, format, title=f"{where} {settings.digest}: {counts} of {plan.total} runs")
 
 
@@ -174,7 +181,7 @@ def tables(
         list[str] | None,
         typer.Argument(
             help=f"Which tables, of {', '.join(TABLES)}; all but the last three unless named.",
-            autocompletion=one_of(lambda: TABLES),
+            autocompletion=one_of(TABLES),
         ),
     ] = None,
     protocol: ProtocolOption = None,
@@ -255,29 +262,6 @@ def merge(
     )
 
 
-def _say_source() -> None:
-    """Results of files that no revision holds cannot be made again; their records say so too."""
-    from gnn_repair.study.case import source
-
-    found = source()
-    if found["source"] not in ("clean", "unknown"):
-        typer.echo(
-            f"gnn-repair: warning: {found['source']} {found['revision']}; the records say so",
-            err=True,
-        )
-
-
-def _case(run: Run) -> tuple[str, str]:
-    return run.dataset, run.backbone
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
 def _names(text: str, paper: Iterable[str]) -> list[str]:
     """Names as typed; whether they exist is asked only when there is something to run."""
     parts = [part.strip() for part in text.split(",")]
@@ -337,9 +321,7 @@ def print_tables(tables: Iterable[Table]) -> None:
     for table in tables:
         for sheet in table.sheets:
             grid = _grid(sheet)
-            # A narrow terminal wraps lines; no figure is cut off.
-            unbounded = console.options.update(width=10_000)
-            console.width = max(console.width, console.measure(grid, options=unbounded).maximum)
+            console.width = max(console.width, unbounded(console, grid).maximum)
             console.print(f"{table.title}: {sheet.title}", style="bold", soft_wrap=True)
             console.print(grid)
             note = remark(sheet, "below it")

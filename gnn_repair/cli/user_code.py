@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnn_repair.catalog import DATASETS
 from gnn_repair.errors import InputError
+from gnn_repair.published import TITLES
 
 
 def is_place(name: str) -> bool:
@@ -27,7 +28,7 @@ def load_object(place: str) -> Any:
     where, _, name = place.rpartition(":")
     if not where or not name.isidentifier():
         raise InputError(f"{place!r:.80} is not FILE.py:NAME, such as models.py:trained")
-    module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
+    module = _module(where)
     if not hasattr(module, name):
         raise InputError(f"{where} has no {name!r:.60}; name something that it has")
     return getattr(module, name)
@@ -40,31 +41,41 @@ def one_backbone(name: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def backbones(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:
-    """The names themselves where all are the package's; else a mapping to backbones."""
-    if not any(map(is_place, names)):
-        return names
-    from gnn_repair.backbones import BACKBONES, find_backbone
+    """The names themselves where all are the package's; else a mapping to what a study takes."""
 
-    found: dict[str, Any] = {}
-    for name in names:
-        if not is_place(name):
-            find_backbone(name)
-        found[_new(name, found)] = _architecture(name) if is_place(name) else BACKBONES[name]
-    return found
+    def known(name: str) -> Any:
+        from gnn_repair.backbones import find_backbone
+
+        return type(find_backbone(name))
+
+    return _chosen(names, load_object, known)
 
 
 def datasets(
     names: Sequence[str], root: str | Path | None, draw: Any
 ) -> Sequence[str] | dict[str, Any]:
     """The names themselves where all are the package's; else a mapping from names to data."""
+
+    def known(name: str) -> Any:
+        from gnn_repair.datasets import load_dataset
+
+        return load_dataset(name, root, draw=draw)
+
+    return _chosen(names, _data, known)
+
+
+def _chosen(
+    names: Sequence[str], own: Callable[[str], Any], known: Callable[[str], Any]
+) -> Sequence[str] | dict[str, Any]:
+    """By their short names; a name is taken once, and those of the package never."""
     if not any(map(is_place, names)):
         return names
-    from gnn_repair.datasets import load_dataset
-
     found: dict[str, Any] = {}
     for name in names:
-        data = _data(name) if is_place(name) else load_dataset(name, root, draw=draw)
-        found[_new(name, found)] = data
+        short = short_name(name)
+        if short in found or (is_place(name) and short in (*DATASETS, *TITLES)):
+            raise InputError(f"{name:.120} would be the second {short!r:.60}; give it another name")
+        found[short] = own(name) if is_place(name) else known(name)
     return found
 
 
@@ -76,40 +87,6 @@ def made_by(factory: str) -> tuple[Any, Any, Any]:
             f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"
         )
     return (*made, None) if len(made) == 2 else made
-
-
-def _new(name: str, found: dict[str, Any]) -> str:
-    """The short name, once nothing else has it; the package's own names cannot be taken."""
-    from gnn_repair.catalog import DATASETS
-    from gnn_repair.published import TITLES
-
-    short = short_name(name)
-    if short in found or (is_place(name) and short in (*DATASETS, *TITLES)):
-        raise InputError(f"{name:.120} would be the second {short!r:.60}; give it another name")
-    return short
-
-
-def _architecture(name: str) -> Any:
-    """What a study takes as a backbone.
-
-    A Backbone (class or instance), an OwnNetwork, or a module's class or a function that is called
-    with the numbers of features and classes.
-    """
-    from torch import nn
-
-    from gnn_repair.backbones import Backbone, OwnNetwork
-
-    given = load_object(name)
-    if isinstance(given, Backbone | OwnNetwork) or (
-        isinstance(given, type) and issubclass(given, Backbone)
-    ):
-        return given
-    if callable(given) and not isinstance(given, nn.Module):
-        return OwnNetwork(given, title=short_name(name))
-    raise InputError(
-        f"{name} is a {type(given).__name__}; name a Backbone, an OwnNetwork, or what builds a "
-        "network from the numbers of features and classes"
-    )
 
 
 def _data(name: str) -> Any:
@@ -135,43 +112,30 @@ def _called(name: str, given: Any) -> Any:
         raise InputError(f"{name} raised {_in_one_line(error)}") from error
 
 
-def _imported(name: str) -> Any:
-    """The module of that name, from the working folder as well."""
-    if not all(part.isidentifier() for part in name.split(".")):
+def _module(where: str) -> Any:
+    """The module of that name or in that file, run once.
+
+    Its folder, or the working folder, goes onto the path as with ``python FILE.py``: for what it
+    imports, and for processes that run cases.
+    """
+    path, name, folder = Path(where), where, Path.cwd()
+    if where.endswith(".py"):
+        if not path.is_file():
+            raise InputError(f"{path} is no file; give FILE.py:NAME")
+        name, folder = path.stem, path.resolve().parent
+    elif not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"{name!r:.80} is no module; give FILE.py:NAME or module:NAME")
-    if str(Path.cwd()) not in sys.path:  # as python -m does; processes that run cases get it, too
-        sys.path.insert(0, str(Path.cwd()))
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} cannot be imported: {_in_one_line(error)}") from error
-
-
-def _from_file(path: Path) -> Any:
-    """A file as a module of its own name, which processes that run cases can import."""
-    if not path.is_file():
-        raise InputError(f"{path} is no file; give FILE.py:NAME")
-    known = sys.modules.get(path.stem)
-    if known is not None:
-        file = getattr(known, "__file__", None)
-        if file is not None and Path(file).resolve() == path.resolve():
-            return known  # run once, so that two of its classes are of one module
+        raise InputError(f"{where} cannot be imported: {_in_one_line(error)}") from error
+    if name != where and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise InputError(
-            f"{path} would hide the module {path.stem!r}, which is in use; give the file another "
-            "name"
+            f"{path} would hide the module {name!r}, which is in use; give the file another name"
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:  # for what the file imports, and for processes that run cases
-        sys.path.append(folder)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        sys.modules.pop(path.stem, None)
-        raise InputError(f"{path} cannot be run: {_in_one_line(error)}") from error
     return module
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from torch_geometric.data import Data
 
-from gnn_repair.catalog import DatasetSpec, RawFile, missing_files, verified_digests
+from gnn_repair.catalog import DatasetSpec, missing_files
 from gnn_repair.checks import MASKS
-from gnn_repair.datasets.loading import CacheWarning, cache_fault, load
+from gnn_repair.datasets.loading import CacheWarning, load
 from gnn_repair.errors import InputError
+from gnn_repair.published import counted
 
 _FIGURES = ("nodes", "entries", "features", "classes", "splits", "train", "val", "test")
 
@@ -50,27 +51,27 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
     nothing: dict[str, int | None] = dict.fromkeys(_FIGURES)
     missing = missing_files(spec, root)
     if missing and not required:
-        return DatasetCheck(spec.name, "missing", nothing, _count(missing))
+        return DatasetCheck(
+            spec.name, "missing", nothing, f"{counted(len(missing), 'file')} missing"
+        )
     try:
-        fault = _cache_fault(spec, root)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CacheWarning)  # the finding says it
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", CacheWarning)
             data = load(spec, root)
     except InputError as error:
         if missing:
-            return DatasetCheck(spec.name, "missing", nothing, _count(missing), error)
+            return DatasetCheck(
+                spec.name, "missing", nothing, f"{counted(len(missing), 'file')} missing", error
+            )
         return DatasetCheck(spec.name, f"differs: {error}", nothing, "differ", error)
-    differences = [*([f"{fault}; it was built again"] if fault else []), *compare(spec, data)]
+    faults = [str(each.message) for each in said if each.category is CacheWarning]
+    differences = [*faults, *compare(spec, data)]
     status = "differs: " + "; ".join(differences) if differences else "ok"
-    return DatasetCheck(spec.name, status, describe(data), _checksums(spec))
-
-
-def _cache_fault(spec: DatasetSpec, root: Path) -> str:
-    """What is wrong with the dataset's cached graph, before a load replaces it."""
-    if spec.source is None or missing_files(spec, root):
-        return ""
-    made_of = ["torch", *verified_digests(spec, root)]  # the splits that load_dataset draws
-    return cache_fault(spec.name, spec.statistics.classes, made_of)
+    known = sum(file.sha256 is not None for file in spec.files)
+    verified = f"{known} verified" if known == len(spec.files) else "no published checksum"
+    return DatasetCheck(
+        spec.name, status, describe(data), verified if spec.files else "none needed"
+    )
 
 
 def compare(spec: DatasetSpec, data: Data) -> list[str]:
@@ -105,14 +106,3 @@ def describe(data: Data) -> dict[str, int | None]:
     train, val, test = (int(data[name][:, 0].sum()) for name in MASKS)
     sizes = (data.x.size(0), data.edge_index.size(1), data.x.size(1), int(data.y.max()) + 1)
     return dict(zip(_FIGURES, (*sizes, data.train_mask.size(1), train, val, test), strict=True))
-
-
-def _count(missing: list[RawFile]) -> str:
-    return "1 file missing" if len(missing) == 1 else f"{len(missing)} files missing"
-
-
-def _checksums(spec: DatasetSpec) -> str:
-    if not spec.files:
-        return "none needed"
-    known = sum(file.sha256 is not None for file in spec.files)
-    return f"{known} verified" if known == len(spec.files) else "no published checksum"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import tempfile
 import urllib.error
 import urllib.request
@@ -19,7 +18,7 @@ from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.datasets import HeterophilousGraphDataset
 from torch_geometric.utils import add_self_loops, to_undirected
 
-from gnn_repair.atomic import scratch_folder
+from gnn_repair.atomic import check_target, scratch_folder
 from gnn_repair.catalog import (
     ROOT_VARIABLE,
     DatasetSpec,
@@ -31,9 +30,9 @@ from gnn_repair.catalog import (
     missing_files,
     verified_digests,
 )
-from gnn_repair.checks import as_splits, check_data, check_edges, check_labels
+from gnn_repair.checks import MASKS, as_splits, check_data, check_edges, check_labels
 from gnn_repair.datasets.builtin import generate_builtin
-from gnn_repair.datasets.splits import DRAWS, Draw, Masks, stratified_splits
+from gnn_repair.datasets.splits import DRAWS, Draw, stratified_splits
 from gnn_repair.errors import DatasetError, GnnRepairError, InputError, ResourceError, SplitError
 from gnn_repair.files import load_tensors, save_tensors
 
@@ -141,52 +140,37 @@ def fetch_missing(spec: DatasetSpec, root: Path) -> None:
     missing = missing_files(spec, root)
     if not missing or spec.source is None:
         return
-    obstacle = _unwritable(root) or _unreachable(spec.source.url)
-    if obstacle is None:
-        obstacle = _download(spec, spec.source, root, missing)
-    if obstacle is not None:
+    try:
+        _download(spec, spec.source, root, missing)
+    except Exception as error:  # PyG's downloads fail with whatever their transport raises
+        what = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         raise DatasetError(
-            f"{spec.name} is not here and cannot be downloaded ({obstacle}); copy its files "
+            f"{spec.name} is not here and cannot be downloaded ({what}); copy its files "
             f"from {spec.source.url}, or name the folder that holds them as the data root (--root "
             f"or {ROOT_VARIABLE}); missing are {_listing(missing, root)}."
-        )
+        ) from error
 
 
-def _download(spec: DatasetSpec, source: Source, root: Path, missing: list[RawFile]) -> str | None:
-    """Download to a scratch folder, verify, move below ``root``; what went wrong, if anything."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(root) as scratch:
-            download_raw(source, scratch)
-            verified_digests(spec, scratch)
-            for file in missing:
-                (root / file.path).parent.mkdir(parents=True, exist_ok=True)
-                (scratch / file.path).replace(root / file.path)
-    except DatasetError as error:
-        return f"what the server sent does not match: {error}"
-    except Exception as error:  # PyG's downloads fail with whatever their transport raises
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _unwritable(root: Path) -> str | None:
-    """Why ``root`` cannot be written, without creating it."""
-    existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return None
-    return f"the data root {root} is not writable"
-
-
-def _unreachable(url: str) -> str | None:
-    """Why ``url`` cannot be reached; PyG's own downloads wait for minutes before they give up."""
-    request = urllib.request.Request(url, method="HEAD")
-    try:
+def _download(spec: DatasetSpec, source: Source, root: Path, missing: list[RawFile]) -> None:
+    """Download to a scratch folder, verify, move below ``root``."""
+    check_target(root / missing[0].path)
+    try:  # PyG's own downloads wait for minutes before they give up
+        request = urllib.request.Request(source.url, method="HEAD")
         urllib.request.urlopen(request, timeout=_PATIENCE).close()
     except urllib.error.HTTPError:
-        return None  # somebody answered
+        pass  # somebody answered
     except (OSError, ValueError) as error:
-        return f"no connection: {getattr(error, 'reason', error)}"
-    return None
+        raise InputError(f"no connection: {getattr(error, 'reason', error)}") from error
+    root.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(root) as scratch:
+        download_raw(source, scratch)
+        try:
+            verified_digests(spec, scratch)
+        except DatasetError as error:
+            raise InputError(f"what the server sent does not match: {error}") from error
+        for file in missing:
+            (root / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / file.path).replace(root / file.path)
 
 
 def _listing(files: list[RawFile], root: Path) -> str:
@@ -216,14 +200,14 @@ def preprocess(
     """
     y = raw.y.long().view(-1)
     check_labels(y, classes)
-    train, val, test = stratified_splits(y, draw=draw) if stratified else _provided(raw, y)
+    masks = [raw[mask] for mask in MASKS] if not stratified else stratified_splits(y, draw=draw)
+    labelled = (y >= 0).unsqueeze(1)
+    splits = [(as_splits(mask.bool())[:, :SPLITS] & labelled).contiguous() for mask in masks]
     data = Data(
         x=raw.x.float().contiguous(),
         edge_index=entries(raw.edge_index, num_nodes=raw.x.size(0)),
         y=y,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
+        **dict(zip(MASKS, splits, strict=True)),
         name=name,
         classes=classes,
     )
@@ -243,15 +227,6 @@ def entries(edge_index: Tensor, num_nodes: int) -> Tensor:
     return looped.contiguous()
 
 
-def _provided(raw: Data, y: Tensor) -> Masks:
-    labelled = (y >= 0).unsqueeze(1)
-    train, val, test = (
-        (as_splits(mask.bool())[:, :SPLITS] & labelled).contiguous()
-        for mask in (raw.train_mask, raw.val_mask, raw.test_mask)
-    )
-    return train, val, test
-
-
 # Finished graphs in the user's cache folder, so that text is parsed once --------------------------
 #
 # A cache is a convenience: one that is absent, foreign or cannot be written is passed over, and one
@@ -261,7 +236,7 @@ VERSION = 4
 """Raise this when preprocessing, splits or the files change: older graphs are not used again."""
 
 _KIND = "preprocessed graph"
-_TENSORS = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask")
+_TENSORS = ("x", "edge_index", "y", *MASKS)
 
 
 class CacheWarning(UserWarning):
@@ -271,50 +246,26 @@ class CacheWarning(UserWarning):
 def cached(name: str, classes: int, made_of: list[str], build: Callable[[], Data]) -> Data:
     """The graph ``build()`` makes, from the cache if it is there.
 
-    Args:
-        name: the dataset's.
-        classes: C.
-        made_of: what the graph depends on: the draw of its splits, its raw files' digests.
-        build: makes it anew.
+    ``made_of`` is what it depends on: the draw of its splits and its raw files' digests.
     """
-    data, fault = _read(name, classes, made_of)
-    if fault:
-        warnings.warn(f"{fault}; it is built again from the raw files", CacheWarning, stacklevel=3)
-    if data is None:
-        data = build()
-        with contextlib.suppress(InputError, ResourceError, RuntimeError):
-            tensors = {field: data[field] for field in _TENSORS}
-            save_tensors(_place(name, made_of), _KIND, {"name": name}, tensors)
-    return data
-
-
-def cache_fault(name: str, classes: int, made_of: list[str]) -> str:
-    """What is wrong with the cached graph; empty where it is sound or there is none."""
-    return _read(name, classes, made_of)[1]
-
-
-def _place(name: str, made_of: list[str]) -> Path:
     key = hashlib.sha256(" ".join([name, str(VERSION), *made_of]).encode()).hexdigest()
-    return cache_folder() / "graphs" / f"{name}-{key[:20]}.safetensors"
-
-
-def _read(name: str, classes: int, made_of: list[str]) -> tuple[Data | None, str]:
-    """The cached graph if it is there and sound, and what is wrong with it."""
-    with contextlib.suppress(InputError, RuntimeError, OSError):  # no home, or not to be entered
-        path = _place(name, made_of)
-        if path.is_file():
-            return _read_file(path, name, classes)
-    return None, ""
-
-
-def _read_file(path: Path, name: str, classes: int) -> tuple[Data | None, str]:
     try:
-        header, tensors = load_tensors(path, _KIND, sealed=True)
-        if header != {"name": name} or tensors.keys() != set(_TENSORS):
-            raise InputError(f"{path} does not hold {name}")
-        named = {field: tensors[field] for field in _TENSORS}
-        data = Data(**named, name=name, classes=classes)
-        check_data(data)
-    except InputError as error:
-        return None, f"the cached graph of {name} cannot be used: {error}"
-    return data, ""
+        path = cache_folder() / "graphs" / f"{name}-{key[:20]}.safetensors"
+        there = path.is_file()
+    except (InputError, OSError):  # no home, or one that cannot be entered
+        return build()
+    if there:
+        try:
+            header, tensors = load_tensors(path, _KIND, sealed=True)
+            if header != {"name": name} or tensors.keys() != set(_TENSORS):
+                raise InputError(f"{path} does not hold {name}")
+            data = Data(**{field: tensors[field] for field in _TENSORS}, name=name, classes=classes)
+            check_data(data)
+            return data
+        except InputError as error:
+            text = f"the cached graph of {name} cannot be used: {error}; it is built again from the"
+            warnings.warn(f"{text} raw files", CacheWarning, stacklevel=3)
+    data = build()
+    with contextlib.suppress(InputError, ResourceError, RuntimeError):
+        save_tensors(path, _KIND, {"name": name}, {field: data[field] for field in _TENSORS})
+    return data

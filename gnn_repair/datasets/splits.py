@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_repair.budget import as_list, check_whole
 from gnn_repair.errors import SplitError
 
 Masks = tuple[Tensor, Tensor, Tensor]
@@ -52,6 +53,7 @@ def stratified_splits(
     Returns:
         Train, validation and test masks, bool [N, splits].
     """
+    seeds = as_list("seeds", seeds, "one whole number per split")
     _check(y, ratios, seeds)
     if not isinstance(draw, str) or draw not in DRAWS:
         raise SplitError(f"There is no draw {draw!r:.60}; choose 'torch' or 'numpy'.")
@@ -68,16 +70,11 @@ def _check(y: Any, ratios: Any, seeds: Any) -> None:
             f"The split ratios {ratios!r:.60} are not three nonnegative integers with a "
             "positive sum, such as (60, 20, 20)."
         )
+    for seed in seeds or [None]:
+        check_whole("stratified_splits", "seed", seed, 0)
     fair = isinstance(y, Tensor) and y.dim() == 1 and y.numel() > 0
     if not fair or y.is_floating_point() or y.is_complex() or y.dtype is torch.bool:
         raise SplitError("The labels y are no tensor of whole numbers [N]; give a class per node.")
-    if not isinstance(seeds, Sequence) or isinstance(seeds, str | bytes) or not len(seeds):
-        raise SplitError(
-            f"The seeds {seeds!r:.60} are no list of whole numbers; give one per split."
-        )
-    for seed in seeds:
-        if type(seed) is not int or seed < 0:
-            raise SplitError(f"The seed {seed!r:.60} is no whole number from 0; choose another.")
 
 
 def _parts(labels: np.ndarray, ratios: Sequence[int], shuffle: _Shuffle) -> np.ndarray:

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.checks import as_classes, as_member, as_nodes
+from gnn_repair.budget import check_type
+from gnn_repair.checks import as_classes, as_member, as_nodes, check_edges
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.checks import require_outputs
 from gnn_repair.exposure.heads.head import followed_by
-from gnn_repair.exposure.names import NodeNames
 from gnn_repair.methods import METHODS, title_of
 from gnn_repair.oracle.heads.search import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
@@ -312,15 +312,16 @@ def gather(
         others: whether to ask about the other classes, too: which could win, by what change.
         answers: to that, where they are known; those about other nodes are not used.
     """
-    if not isinstance(exposure, Exposure):
-        raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
+    check_type("exposure", exposure, Exposure, "what gnn_repair.expose returns")
     require_outputs(exposure, "classes")
     y = as_classes(y, exposure.num_nodes, exposure.num_classes, "y").cpu()
     member = as_member(member, exposure.num_members)
     check_repairs(repairs)
     if answers is not None and not (isinstance(answers, tuple) and isinstance(answers[0], Reach)):
         raise InputError(f"answers is {answers!r:.60}; give reach(…) and its changes, or None")
-    _check_graph(edge_index, exposure.num_sources)
+    if edge_index is not None:
+        check_type("edge_index", edge_index, Tensor, "the graph's tensor [2, E]")
+        check_edges(edge_index, exposure.num_sources)
     if bool((exposure.sources < 0).any()):
         raise InputError(
             "the exposure has terms that nobody sent (relaxed masses), and a report shows who sent "
@@ -351,6 +352,7 @@ def gather(
     no_weights = np.zeros((len(order), exposure.num_classes))  # proofs weigh rivals case by case
     weights = no_weights if solution.rival_weights is None else solution.rival_weights[order]
     degree, homophily = _surroundings(part, y, edges)
+    held = ", ".join(part.title for part in exposure.held)
     evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
         nodes=recipients.numpy(),
@@ -377,15 +379,15 @@ def gather(
         head=behind,
         origin=exposure.origin,
         noun=noun_of(exposure),
-        scope=(exposure.scope, ", ".join(_readable(part.title) for part in exposure.held)),
+        # Without the brackets in which PyG writes an edge type's name.
+        scope=(exposure.scope, re.sub(r"<(.+?)>", lambda n: n[1].replace("___", " "), held)),
     )
     if others:
         if figures is None and bool(wrong.any()):  # with a head of errors alone: seconds each
             figures = _reach(alone, y, labelled[wrong])
         evidence = replace(evidence, classes=_other_classes(evidence, alone, y, figures, changes))
-    if part.graph_starts is not None:
-        return _with_nodes(evidence, part)
-    return _with_senders(evidence, exposure.names) if exposure.names.typed else evidence
+    typed = part.graph_starts is not None or part.names.typed
+    return _with_senders(evidence, part) if typed else evidence
 
 
 def chosen_nodes(exposure: Exposure, nodes: Any, member: int, name: str = "nodes") -> Tensor:
@@ -490,11 +492,8 @@ def _other_classes(
         return ClassEvidence(reachable, decided, share, alpha, chance, possible, None)
     place = np.full(exposure.num_nodes, -1)
     place[evidence.nodes] = np.arange(n)
-    rows, can, known = (
-        place[figures.classes.node],
-        figures.classes.reachable,
-        figures.classes.decided,
-    )
+    found = figures.classes
+    rows, can, known = place[found.node], found.reachable, found.decided
     reachable[rows], decided[rows] = can, known
     if classes > 2:
         others = figures.others
@@ -545,7 +544,7 @@ def correction_of(
     name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
     """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
-    found = _answers(_key(name), name, repair, exposure, part, member)
+    found = _answers(name, repair, exposure, part, member)
     off = np.argwhere(~np.isfinite(found.logits))
     if len(off):
         node = part.names.node(int(part.recipients[off[0, 0]]))
@@ -558,11 +557,9 @@ def correction_of(
 
 def check_repairs(repairs: Any) -> None:
     """A mapping from names to fitted repairs or logits."""
-    if repairs is None:
-        return
-    if not isinstance(repairs, Mapping):
-        raise InputError(f"repairs is {repairs!r:.60}; give a mapping from names to fitted repairs")
-    for name, repair in repairs.items():
+    named = {} if repairs is None else repairs
+    check_type("repairs", named, Mapping, "a mapping from names to fitted repairs")
+    for name, repair in named.items():
         if not isinstance(name, str) or not name:
             raise InputError(f"a repair is called {name!r:.60}; give it a name")
         if not isinstance(repair, Tensor) and not callable(getattr(repair, "logits", None)):
@@ -597,10 +594,16 @@ def best_on(
 
 
 def _answers(
-    key: str, name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
+    name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
+    key = _key(name)
     if isinstance(repair, Tensor):
-        return Correction(key, "logits", _own_logits(name, repair, part))
+        expected = (part.num_nodes, part.num_classes)
+        if tuple(repair.shape) != expected:
+            shapes = f"{list(repair.shape)} instead of {list(expected)}"
+            raise InputError(f"the logits of {name!r} have shape {shapes}")
+        own = repair.detach().cpu().double()[part.recipients].numpy()
+        return Correction(key, "logits", own)
     asked: Any = repair
     if hasattr(repair, "coefficients"):
         coefficients = asked.coefficients(part).detach().cpu().double()
@@ -624,16 +627,6 @@ def _key(name: str) -> str:
     return key if key in METHODS else name
 
 
-def _own_logits(name: str, logits: Tensor, part: Exposure) -> Floats:
-    expected = (part.num_nodes, part.num_classes)
-    if tuple(logits.shape) != expected:
-        raise InputError(
-            f"the logits of {name!r} have shape {list(logits.shape)} instead of {list(expected)}"
-        )
-    own: Floats = logits.detach().cpu().double()[part.recipients].numpy()
-    return own
-
-
 # What recipients are called, and who sends to them ------------------------------------------------
 
 
@@ -642,26 +635,6 @@ def noun_of(exposure: Exposure) -> str:
     if exposure.graph_starts is not None:
         return "graph"
     return exposure.names.recipient or "node"
-
-
-def _readable(title: str) -> str:
-    """Without the brackets in which PyG writes an edge type's name."""
-    return re.sub(r"<(.+?)>", lambda name: name[1].replace("___", " "), title)
-
-
-def plural(noun: str) -> str:
-    """More than one of them; a node type that is called ``users`` is one already."""
-    low = noun.lower()
-    if len(low) > 2 and low.endswith("y") and low[-2] not in "aeiou":
-        return f"{noun[:-1]}ies"
-    if low.endswith(("ss", "us", "x", "z", "ch", "sh")):
-        return f"{noun}es"
-    return noun if low.endswith("s") else f"{noun}s"
-
-
-def counted(count: int, noun: str) -> str:
-    """Such as ``1 node`` and ``1,041 nodes``."""
-    return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
 def _undirected(edge_index: Tensor, part: Exposure) -> Integers:
@@ -706,39 +679,27 @@ def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[In
     return degree[nodes].astype(np.int64), share[nodes]
 
 
-def _with_senders(evidence: Evidence, names: NodeNames) -> Evidence:
-    """The evidence with senders of other kinds numbered on from the last node, those used alone."""
-    nodes = len(evidence.labels)
-    own = names.own(nodes)
+def _with_senders(evidence: Evidence, part: Exposure) -> Evidence:
+    """The evidence with every sender numbered: graphs first, then nodes, then those of other kinds
+    (typed nodes, clusters, edges) that are used."""
+    starts = None if part.graph_starts is None else part.graph_starts.numpy()
+    graphs, inner, own = 0, 0, part.names.own(len(evidence.labels))
+    if starts is not None:  # the senders are the nodes of graphs
+        graphs, inner = len(starts) - 1, int(starts[-1])
+        own = inner
     foreign = np.unique(evidence.sources[evidence.sources >= own])
-    moved = nodes + np.searchsorted(foreign, evidence.sources)
-    nobody = np.full(len(foreign), -1)
+    votes = np.full(inner + len(foreign), -1)
+    nobody = votes.copy()
+    if starts is not None:
+        heard = evidence.sources[evidence.sources < own]
+        votes[heard] = source_logits(part, part.sources, part.num_sources)[0][heard].argmax(1)
+    first = inner if graphs else len(evidence.labels)
+    moved = first + np.searchsorted(foreign, evidence.sources)
     return replace(
         evidence,
         labels=np.concatenate([evidence.labels, nobody]),
-        predictions=np.concatenate([evidence.predictions, nobody]),
-        sources=np.where(evidence.sources < own, evidence.sources, moved),
-        senders=tuple(names.sender(source) for source in foreign),
-    )
-
-
-def _with_nodes(evidence: Evidence, part: Exposure) -> Evidence:
-    """The evidence of graphs with their nodes numbered behind them, then clusters and edges."""
-    assert part.graph_starts is not None
-    starts = part.graph_starts.numpy()
-    graphs, nodes = len(starts) - 1, int(starts[-1])
-    heard = torch.unique(part.sources[part.rows.long()].long())
-    foreign, heard = heard[heard >= nodes].numpy(), heard[heard < nodes]
-    votes = np.full(nodes + len(foreign), -1)
-    alone = source_logits(part, part.sources, part.num_sources)[0]
-    votes[heard.numpy()] = alone[heard].argmax(1).numpy()
-    unlabelled = np.full(nodes + len(foreign), -1)
-    moved = nodes + np.searchsorted(foreign, evidence.sources)
-    return replace(
-        evidence,
-        labels=np.concatenate([evidence.labels, unlabelled]),
         predictions=np.concatenate([evidence.predictions, votes]),
-        sources=np.where(evidence.sources < nodes, evidence.sources, moved) + graphs,
+        sources=np.where(evidence.sources < own, evidence.sources, moved) + graphs,
         senders=tuple(part.names.sender(source) for source in foreign),
         edges=None if evidence.edges is None else evidence.edges + graphs,
         graph_starts=starts,
@@ -748,20 +709,10 @@ def _with_nodes(evidence: Evidence, part: Exposure) -> Evidence:
 # Checks -------------------------------------------------------------------------------------------
 
 
-def _check_graph(edge_index: Any, nodes: int) -> None:
-    if edge_index is None:
-        return
-    fair = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and edge_index.shape[0] == 2
-    if not fair or edge_index.is_floating_point() or edge_index.dtype is torch.bool:
-        raise InputError("edge_index is no tensor of whole numbers [2, E]; give the graph's")
-    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < nodes:
-        raise InputError(f"edge_index names nodes outside 0 to {nodes - 1}; give the graph's own")
-
-
-def check_names(names: Any, size: int, kind: str) -> list[str] | None:
-    """One name each, as text."""
+def check_names(names: Any, size: int, kind: str) -> list[str]:
+    """One name each, as text; ``class 0`` and so on unless given."""
     if names is None:
-        return None
+        return [f"{kind} {index}" for index in range(size)]
     if isinstance(names, str | bytes | Mapping) or not isinstance(names, Sequence):
         raise InputError(f"{kind}_names is {names!r:.60}; give a list of {size} texts")
     if len(names) != size:

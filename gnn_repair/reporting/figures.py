@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnn_repair.atomic import as_path, replacing
+from gnn_repair.budget import as_list, check_type, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
-from gnn_repair.reporting.evidence import Evidence, Floats, check_names, plural
+from gnn_repair.published import plural
+from gnn_repair.reporting.evidence import Evidence, Floats, check_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,47 +56,44 @@ def write_figures(
     Returns:
         The files written.
     """
-    if not isinstance(evidence, Evidence):
-        raise InputError(f"evidence is {evidence!r:.60}; give what gather returns")
-    _check_formats(formats)
-    own = check_names(class_names, evidence.num_classes, "class")
-    names = own or [f"class {c}" for c in range(evidence.num_classes)]
+    from matplotlib.figure import Figure
+
+    check_type("evidence", evidence, Evidence, "what gather returns")
+    known = Figure().canvas.get_supported_filetypes()
+    for kind in as_list("formats", formats, "a list such as ['svg', 'pdf']"):
+        if kind not in known:
+            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
+    names = check_names(class_names, evidence.num_classes, "class")
     target = as_path(folder)
     if target.is_file():
         raise InputError(f"{target} is no folder; name one for the figures")
     place = _position(evidence, node)
-    figures: dict[str, Callable[[Axes], None]] = {
-        "accuracy": lambda axes: draw_accuracy(axes, evidence),
-        "moves": lambda axes: draw_moves(axes, evidence),
-        "margins": lambda axes: draw_margins(axes, evidence),
-        "degree": lambda axes: draw_degree(axes, evidence),
-        "homophily": lambda axes: draw_homophily(axes, evidence),
-        "support": lambda axes: draw_support(axes, evidence),
-        _file_name(evidence, place): lambda axes: draw_polytope(axes, evidence, place, names),
+    # Of a node type's name no more than a file's name can hold.
+    noun = re.sub(r"[^0-9A-Za-z]+", "-", evidence.noun).strip("-") or "node"
+    figures: dict[str, Callable[..., None]] = {
+        "accuracy": draw_accuracy,
+        "moves": draw_moves,
+        "margins": draw_margins,
+        "degree": draw_degree,
+        "homophily": draw_homophily,
+        "support": draw_support,
+        f"{noun}-{evidence.nodes[place]}": partial(draw_polytope, i=place, names=names),
     }
     if not evidence.corrections:
         del figures["moves"]
     if np.isnan(evidence.homophily).all():  # graphs have no neighbours
         del figures["homophily"]
-    return [path for name, draw in figures.items() for path in _save(draw, target / name, formats)]
-
-
-def _check_formats(formats: Any) -> None:
-    from matplotlib.figure import Figure
-
-    known = Figure().canvas.get_supported_filetypes()
-    if isinstance(formats, str | bytes) or not isinstance(formats, Sequence):
-        raise InputError(f"formats is {formats!r:.60}; give a list such as ['svg', 'pdf']")
-    for kind in formats:
-        if kind not in known:
-            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
+    return [
+        path
+        for name, draw in figures.items()
+        for path in _save(partial(draw, evidence=evidence), target / name, formats)
+    ]
 
 
 def _position(evidence: Evidence, node: int | None) -> int:
     if node is None:
         return 0
-    if isinstance(node, bool) or not isinstance(node, int):
-        raise InputError(f"node is {node!r:.60}; give a node's number")
+    check_whole("write_figures", "node", node, 0)
     found = np.flatnonzero(evidence.nodes == node)
     if not len(found):
         who = f"{evidence.noun} {node}"
@@ -101,12 +101,6 @@ def _position(evidence: Evidence, node: int | None) -> int:
             f"{who} is not among the report's {plural(evidence.noun)}; choose one of them"
         )
     return int(found[0])
-
-
-def _file_name(evidence: Evidence, place: int) -> str:
-    """Such as ``node-185``; of a node type's name no more than a file's name can hold."""
-    noun = re.sub(r"[^0-9A-Za-z]+", "-", evidence.noun).strip("-") or "node"
-    return f"{noun}-{evidence.nodes[place]}"
 
 
 def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> list[Path]:
@@ -255,7 +249,9 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
         axes.fill(*outline.T, facecolor=TRUE, alpha=0.16)
         axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
     axes.plot(*plane.place(vertices(evidence, i)).T, ".", color=TRUE, markersize=4)
-    translated = {c.name for c in evidence.corrections if c.kind == "shift" and _reads_set(c.name)}
+    # A method that is not declared may read the message set.
+    unread = {name for name, method in METHODS.items() if not method.message_set}
+    translated = {c.name for c in evidence.corrections if c.kind == "shift"} - unread
     for name, title, logits in _predictions(evidence, i):
         at = plane.place(logits)
         if name in translated and len(outline):
@@ -273,11 +269,6 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     axes.set_ylabel(plain(f"margin over {names[plane.two]} (logits)"))
     axes.set_title(plain(f"{evidence.noun} {evidence.nodes[i]}, which is {names[plane.true]}"))
     axes.legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
-
-
-def _reads_set(name: str) -> bool:
-    """Whether a method reads the message set; one that is not declared may."""
-    return name not in METHODS or METHODS[name].message_set
 
 
 def _look(name: str) -> tuple[str, str]:

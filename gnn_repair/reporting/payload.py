@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.atomic import replacing
+from gnn_repair.budget import check_type
 from gnn_repair.errors import InputError
 from gnn_repair.methods import RUNGS, rung_title
-from gnn_repair.published import ACTIVE, REACHABLE
+from gnn_repair.published import ACTIVE, REACHABLE, plural
 from gnn_repair.reporting.evidence import (
     VERDICTS,
     Evidence,
@@ -34,7 +35,6 @@ from gnn_repair.reporting.evidence import (
     Integers,
     RepairLike,
     check_names,
-    plural,
 )
 
 Arrays = dict[str, NDArray[Any]]
@@ -122,8 +122,8 @@ def run_payload(
     opened = explored(evidence, limit)
     part = evidence if len(opened) == len(evidence.nodes) else evidence.cut(opened)
     kept = within_budget(part, limit)
-    words = {
-        "classes": _names(class_names, evidence.num_classes, "class"),
+    words: dict[str, Any] = {
+        "classes": check_names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
         "names": _node_names(evidence, node_names),
         "noun": evidence.noun,
@@ -133,7 +133,7 @@ def run_payload(
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "explored": len(opened),
         "left_out": int((~kept).sum()),
-        "head": _head_words(part),
+        "head": None,
         "scope": evidence.scope[0],
         "held": evidence.scope[1],
         "repairs": [
@@ -141,6 +141,10 @@ def run_payload(
             for item in evidence.corrections
         ],
     }
+    if part.head is not None:
+        reasons = {str(i): reason for i, reason in enumerate(part.head.reasons) if reason}
+        said = {"words": part.head.words, "replayed": part.head.replayed}
+        words["head"] = {**said, "verdicts": list(VERDICTS), "reasons": reasons}
     return words, _of_opened(part, kept) | _of_everyone(evidence, opened)
 
 
@@ -167,12 +171,8 @@ def _node_names(evidence: Evidence, given: Sequence[str] | None) -> list[str] | 
     if evidence.graph_starts is not None:
         nodes = len(evidence.graph_starts) - 1
     if given is not None:
-        return [*_names(given, nodes, "node"), *evidence.senders]
+        return [*check_names(given, nodes, "node"), *evidence.senders]
     return [*map(str, range(nodes)), *evidence.senders] if evidence.senders else None
-
-
-def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
-    return check_names(names, size, kind) or [f"class {index}" for index in range(size)]
 
 
 def _of_everyone(evidence: Evidence, opened: Integers) -> Arrays:
@@ -254,20 +254,6 @@ def _class_arrays(evidence: Evidence, kept: Flags) -> Arrays:
         "asked": narrow(np.asarray(asked, np.uint8)),
         "class_open": narrow(np.where(asked, (~found.decided).sum(1), 0)),
         **_term_arrays("nearest", evidence, kept, found.nearest, moved),
-    }
-
-
-def _head_words(evidence: Evidence) -> dict[str, Any] | None:
-    """What a page says about a head; None: there is none."""
-    head = evidence.head
-    if head is None:
-        return None
-    reasons = {str(i): reason for i, reason in enumerate(head.reasons) if reason}
-    return {
-        "words": head.words,
-        "replayed": head.replayed,
-        "verdicts": list(VERDICTS),
-        "reasons": reasons,
     }
 
 
@@ -426,20 +412,15 @@ def beside_payload(
     others: Mapping[str, Beside | Evidence] | None, own: Evidence
 ) -> list[dict[str, Any]]:
     """What the page holds of the runs beside its own, by title."""
-    if others is None:
-        return []
-    if not isinstance(others, Mapping):
-        raise InputError(f"beside is {others!r:.60}; give a mapping from titles to evidence")
-    return [_one(str(title), other, own) for title, other in others.items()]
+    named = {} if others is None else others
+    check_type("beside", named, Mapping, "a mapping from titles to evidence")
+    return [_one(str(title), other, own) for title, other in named.items()]
 
 
 def _one(title: str, other: Any, own: Evidence) -> dict[str, Any]:
-    if isinstance(other, Evidence):
-        other = Beside(other)
-    if not isinstance(other, Beside):
-        raise InputError(
-            f"beside[{title!r}] is {other!r:.60}; give what gnn_repair.reporting.gather returns"
-        )
+    other = Beside(other) if isinstance(other, Evidence) else other
+    wanted = "what gnn_repair.reporting.gather returns"
+    check_type(f"beside[{title!r}]", other, Beside, wanted)
     evidence = other.evidence
     if evidence.num_classes != own.num_classes or not np.array_equal(evidence.labels, own.labels):
         raise InputError(f"beside[{title!r}] has other labels; compare runs on the same graph")
@@ -458,13 +439,7 @@ def _one(title: str, other: Any, own: Evidence) -> dict[str, Any]:
 def lost_evidence(
     repairs: Mapping[str, RepairLike] | None, member: int, classes: int
 ) -> dict[str, Any] | None:
-    """What the page shows of the first ladder among the repairs; None where there is none.
-
-    Args:
-        repairs: by name.
-        member: which member's findings.
-        classes: C, for the columns.
-    """
+    """What the page shows of the first ladder among the repairs; None where there is none."""
     ladder: Any = next((r for r in (repairs or {}).values() if hasattr(r, "findings")), None)
     if ladder is None:
         return None

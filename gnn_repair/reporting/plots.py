@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import check_whole
+from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.checks import classes_for, member_for, require_outputs
@@ -59,10 +59,8 @@ def node(
         target = torch.full((exposure.num_nodes,), target)
     y = classes_for(exposure, target)
     evidence = gather(exposure, y, torch.tensor([node]), member=member, repairs=repairs)
-    own = check_names(class_names, evidence.num_classes, "class")
-    names = own or [f"class {c}" for c in range(evidence.num_classes)]
     axes = _axes(ax)
-    draw_polytope(axes, evidence, 0, names)
+    draw_polytope(axes, evidence, 0, check_names(class_names, evidence.num_classes, "class"))
     return axes
 
 
@@ -99,9 +97,7 @@ def changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
         changes: what ``reach(…).changes`` or ``diagnose(…).changes`` gives.
         ax: where to draw; new axes unless given.
     """
-    if not isinstance(changes, Changes):
-        kind = type(changes).__name__
-        raise InputError(f"changes is a {kind}; give reach(…).changes or diagnose(…).changes")
+    check_type("changes", changes, Changes, "reach(…).changes or diagnose(…).changes")
     axes = _axes(ax)
     names = ("true class", "chance: neither true nor predicted")
     for shares, name, colour in zip(changes.shares(), names, (REACHED, RIVAL), strict=True):
@@ -120,8 +116,7 @@ def changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
 
 def labels(reach: LabelReach, *, ax: Axes | None = None) -> Axes:
     """Per label, errors that reweighting could undo beside right ones that it could lose."""
-    if not isinstance(reach, LabelReach):
-        raise InputError(f"reach is a {type(reach).__name__}; give what reach says of labels")
+    check_type("reach", reach, LabelReach, "what reach says of labels")
     axes, places = _axes(ax), np.arange(len(reach.labels))
     for step, name, colour, rates in (
         (-0.2, "errors that could be undone", REACHED, [one.error for one in reach.labels]),
@@ -138,8 +133,7 @@ def labels(reach: LabelReach, *, ax: Axes | None = None) -> Axes:
 
 def intervals(found: ValueRange, true: Any, *, ax: Axes | None = None) -> Axes:
     """The values that each output can take, over its true value [L]."""
-    if not isinstance(found, ValueRange):
-        raise InputError(f"found is a {type(found).__name__}; give what value_range returns")
+    check_type("found", found, ValueRange, "what value_range returns")
     axes, truth = _axes(ax), np.asarray(true, float)
     inside = (found.low <= truth) & (truth <= found.high)
     for rows, name, colour in (
@@ -177,8 +171,7 @@ def _axes(ax: Axes | None) -> Axes:
     from matplotlib.axes import Axes
 
     if ax is not None:
-        if not isinstance(ax, Axes):
-            raise InputError(f"ax is {ax!r:.60}; give matplotlib axes, or None for new ones")
+        check_type("ax", ax, Axes, "matplotlib axes, or None for new ones")
         return ax
     import matplotlib.pyplot as plt
 

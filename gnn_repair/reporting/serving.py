@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from gnn_repair.errors import InputError
 from gnn_repair.reporting.payload import PART_NAME, listed_parts, parts_folder
-
-TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
 
 
 def needs_server(page: Path) -> bool:
@@ -35,43 +33,29 @@ class PageServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SimpleHTTPRequestHandler):
     """Answers for the page itself and for its parts by name; nothing else is looked up."""
 
     def __init__(self, page: Path, *arguments: Any) -> None:
         self.page = page
-        super().__init__(*arguments)
+        super().__init__(*arguments, directory=str(page.parent))
 
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def _answer(self, *, body: bool) -> None:
+    def send_head(self) -> Any:
         # A foreign site that points its name at this machine is not answered.
         host = (self.headers.get("Host") or "").rpartition(":")[0]
-        path = self._asked() if host in ("127.0.0.1", "localhost") else None
-        if path is None or not path.is_file():
+        asked = unquote(urlsplit(self.path).path).removeprefix("/") or self.page.name
+        folder, _, name = asked.rpartition("/")
+        part = folder == parts_folder(self.page).name and PART_NAME.fullmatch(name)
+        if host not in ("127.0.0.1", "localhost") or not (part or asked == self.page.name):
             self.send_error(404)
-            return
-        content = path.read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Type", TYPES[path.suffix])
-        self.send_header("Content-Length", str(len(content)))
+            return None
+        self.path = f"/{quote(asked)}"
+        return super().send_head()
+
+    def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def _asked(self) -> Path | None:
-        path = unquote(urlsplit(self.path).path).removeprefix("/")
-        folder = parts_folder(self.page)
-        if path in ("", self.page.name):
-            return self.page
-        first, _, name = path.partition("/")
-        return folder / name if first == folder.name and PART_NAME.fullmatch(name) else None
+        super().end_headers()
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Quiet: the command has said where the page is."""

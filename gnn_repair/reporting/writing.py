@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +16,20 @@ from torch import Tensor
 
 from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
+from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.methods import title_of
+from gnn_repair.methods import METHODS, title_of
 from gnn_repair.notebook import PagePath
-from gnn_repair.published import published
+from gnn_repair.published import counted, plural, published_cell
 from gnn_repair.reporting.evidence import (
     Answers,
     Evidence,
     RepairLike,
     best_on,
     chosen_nodes,
-    counted,
     gather,
-    plural,
 )
-from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import (
     PARTS,
     SINGLE_BYTES,
@@ -40,6 +41,7 @@ from gnn_repair.reporting.payload import (
     lost_evidence,
     parts_folder,
     run_payload,
+    script_safe,
     split_content,
     write_parts,
 )
@@ -80,25 +82,21 @@ class PageContext:
     split or model), to compare nodes with."""
 
     def __post_init__(self) -> None:
-        if self.made is not None and not isinstance(self.made, Mapping):
-            raise InputError(f"made is {self.made!r:.60}; give a mapping from words to words")
+        made = {} if self.made is None else self.made
+        check_type("made", made, Mapping, "a mapping from words to words")
         named = ("title", "selection", "dataset", "backbone", "note")
         words = {name: getattr(self, name) for name in named}
-        words |= {f"made[{name!r}]": value for name, value in (self.made or {}).items()}
+        words |= {f"made[{name!r}]": value for name, value in made.items()}
         for name, value in words.items():
-            if value is not None and not isinstance(value, str):
-                raise InputError(f"{name} is {value!r:.60}; give a text")
+            check_type(name, "" if value is None else value, str, "a text")
         columns = RESULT_COLUMNS if self.results is None else getattr(self.results, "columns", ())
         for name in RESULT_COLUMNS:
             if name not in columns:
                 raise InputError(
                     f"results lacks the column {name!r}; give what gnn_repair.read_results returns"
                 )
-        split = self.split
-        if split is not None and (
-            isinstance(split, bool) or not isinstance(split, int) or split < 0
-        ):
-            raise InputError(f"split is {split!r:.60}; give a whole number from 0, or None")
+        if self.split is not None:
+            check_whole("PageContext", "split", self.split, 0)
 
 
 def report(
@@ -143,16 +141,8 @@ def report(
     context = _context(context, words)
     if single_file is not None and not isinstance(single_file, bool):
         raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
-    evidence = gather(
-        exposure,
-        y,
-        nodes,
-        member=member,
-        repairs=repairs,
-        edge_index=edge_index,
-        others=True,
-        answers=answers,
-    )
+    asked: dict[str, Any] = {"edge_index": edge_index, "others": True, "answers": answers}
+    evidence = gather(exposure, y, nodes, member=member, repairs=repairs, **asked)
     if context.node_names is None and exposure.n_id is not None:
         numbers = [str(number) for number in exposure.n_id.tolist()]
         context = replace(context, node_names=numbers)
@@ -189,13 +179,13 @@ def report(
 
 def _context(context: PageContext | None, words: dict[str, Any]) -> PageContext:
     """With the fields that were given one by one; ``solution`` was an option of version 0.2."""
-    if context is not None and not isinstance(context, PageContext):
-        raise InputError(f"context is {context!r:.60}; give a gnn_repair.reporting.PageContext")
+    context = PageContext() if context is None else context
+    check_type("context", context, PageContext, "a gnn_repair.reporting.PageContext")
     if "solution" in words:
         del words["solution"]
         text = "report(…, solution=) goes away; leave it out"
         warnings.warn(text, DeprecationWarning, stacklevel=3)
-    return replace(context or PageContext(), **words)
+    return replace(context, **words)
 
 
 def _heading(origin: str, dataset: str) -> str:
@@ -236,12 +226,12 @@ def report_results(
     """Write the overview of a study's results alone, without any node."""
     if results is None:
         raise InputError("there are no results to show; give those of gnn_repair.read_results")
-    context = PageContext(title=title, made=made, results=results)
+    PageContext(title=title, made=made, results=results)  # which checks them
     cases = cases_of_results(results)
     if not cases:
         raise InputError("the results hold no test accuracy; run the study first")
     page = {
-        "title": context.title,
+        "title": title,
         "subtitle": f"{len(cases)} cases; the overview of a study, without single nodes",
         "run": None,
         "study": {"cases": cases, "shown": 0},
@@ -258,7 +248,7 @@ def evidence_of(run: Rerun, other: Rerun | None = None) -> Evidence:
     return gather(
         seen.exposure,
         run.data.y,
-        run.test_mask,
+        run.mask("test"),
         member=seen.member,
         repairs=seen.repairs,
         edge_index=run.data.edge_index,
@@ -269,9 +259,8 @@ def beside_of(run: Rerun, other: Rerun) -> Beside:
     """Another run at the nodes that ``run`` shows, with what each of them is for it."""
     evidence = evidence_of(run, other)
     part = np.full(len(run.data.y), PARTS.index("no part"))
-    for name, words in zip(("train", "val", "test"), (PARTS[0], PARTS[1], PARTS[3]), strict=True):
-        mask = other.worked.masks[name][:, other.member].cpu().numpy()
-        part[mask] = PARTS.index(words)
+    for name, place in {"train": 0, "val": 1, "test": 3}.items():
+        part[other.mask(name).numpy()] = place
     return Beside(evidence, part[evidence.nodes], other.split)
 
 
@@ -313,7 +302,7 @@ def report_run(
         backbone=run.case.backbone,
         split=run.split,
         note=run.provenance(),
-        made=made_of(run.worked.settings.protocol, command),
+        made=made_of(run.settings.protocol, command),
         results=results,
         beside={name: beside_of(run, other) for name, other in (beside or {}).items()},
     )
@@ -321,8 +310,8 @@ def report_run(
         run.exposure,
         run.data.y,
         path,
-        nodes=run.test_mask,
-        val=run.worked.masks["val"][:, run.member],
+        nodes=run.mask("test"),
+        val=run.mask("val"),
         member=run.member,
         repairs=run.repairs,
         edge_index=run.data.edge_index,
@@ -369,20 +358,14 @@ def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> st
         )
     if left_out:
         parts.append(f"terms of {counted(left_out, noun)} left out to keep the file small")
-    sentences = ["; ".join(parts), _about_head(evidence), note[:1].upper() + note[1:]]
-    return ". ".join(filter(None, sentences))
-
-
-def _about_head(evidence: Evidence) -> str:
-    """What kind of model and of answers these are, where it has a nonlinear head."""
-    if evidence.head is None:
-        return ""
-    undecided = int((~evidence.head.decided).sum())
-    are = "is" if undecided == 1 else "are"
-    left = (
-        f"{counted(undecided, evidence.noun)} {are} undecided" if undecided else "all are decided"
-    )
-    return f"The messages are followed by a nonlinear head ({evidence.head.words}); {left}"
+    sentences = ["; ".join(parts)]
+    if evidence.head is not None:
+        undecided = int((~evidence.head.decided).sum())
+        are = "is" if undecided == 1 else "are"
+        left = f"{counted(undecided, noun)} {are} undecided" if undecided else "all are decided"
+        words = evidence.head.words
+        sentences.append(f"The messages are followed by a nonlinear head ({words}); {left}")
+    return ". ".join(filter(None, [*sentences, note[:1].upper() + note[1:]]))
 
 
 # Cases beside each other and beside the published numbers -----------------------------------------
@@ -396,13 +379,8 @@ def _study(
     for index, case in enumerate(cases):
         if (case["dataset"], case["backbone"]) == (words["dataset"], words["backbone"]):
             return {"cases": cases, "shown": index}
-    own = case_of_run(
-        evidence,
-        words["dataset"],
-        words["backbone"],
-        selection=words["selection"],
-        split=words["split"],
-    )
+    place = (words["dataset"], words["backbone"])
+    own = case_of_run(evidence, *place, selection=words["selection"], split=words["split"])
     return {"cases": [own, *cases], "shown": 0}
 
 
@@ -488,7 +466,45 @@ def _case(
 
 
 def _published(table: str, dataset: str, backbone: str) -> float | None:
-    """The paper's cell, None where it has none."""
-    cells = published()["tables"].get(table, {}).get("cells", {})
-    value = cells.get(backbone, {}).get(dataset)
-    return None if value is None else float(value)
+    value = published_cell(table, backbone, dataset)
+    return None if math.isnan(value) else value
+
+
+# The page itself: one HTML file, nothing outside it -----------------------------------------------
+
+SCRIPTS = (
+    *("run.js", "words.js", "draw.js", "export.js", "charts.js", "story.js", "overview.js"),
+    *("plane.js", "picture.js", "node.js", "terms.js", "graph.js", "compare.js", "list.js"),
+    *("explorer.js", "main.js"),
+)
+"""Plain scripts that share one scope, in the order in which they are joined."""
+
+
+def build_page(content: Mapping[str, Any]) -> str:
+    """The whole page around ``content`` (title, subtitle, run, arrays, study)."""
+    looks = {
+        name: {**asdict(method.look), "message_set": method.message_set}
+        for name, method in METHODS.items()
+    }
+    parts = {
+        "TITLE": html.escape(str(content["title"])),
+        "STYLE": _read("style.css"),
+        "SCRIPT": joined_scripts(),
+        # Only a page with parts asks for anything, and only for what lies beside it.
+        "CONNECT": "; connect-src 'self'" if content.get("parts") else "",
+        "PAYLOAD": script_safe({**content, "looks": looks}),
+    }
+    # Split once, so that a marker inside a title or a payload is never taken for ours.
+    pieces = _read("page.html").split("@@")
+    pieces[1::2] = [parts[name] for name in pieces[1::2]]
+    return "".join(pieces)
+
+
+def joined_scripts() -> str:
+    """The page's whole script."""
+    return "\n".join(_read(name) for name in SCRIPTS)
+
+
+def _read(name: str) -> str:
+    folder = resources.files("gnn_repair.reporting")
+    return folder.joinpath("page", name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from itertools import chain
 from math import nan
 from typing import Any
 
-from gnn_repair.published import TITLES, published
+from gnn_repair.published import TITLES, counted, published, published_cell
 from gnn_repair.results.records import ORACLE, RunRecord
 
 Address = tuple[str, str]
@@ -132,7 +132,7 @@ def case_figures(records: Iterable[RunRecord], kind: Kind) -> dict[Address, Figu
         values, uppers = zip(*splits[address], strict=True)
         figures[address] = Figure(
             value=_mean(values),
-            published=_published(kind.published, address),
+            published=published_cell(kind.published, *address),
             deviation=statistics.stdev(values) if len(values) > 1 else nan,
             count=len(values),
             digits=kind.digits,
@@ -165,16 +165,9 @@ def ordered_datasets(records: Iterable[RunRecord]) -> list[str]:
     return ordered((record.dataset for record in records), published()["datasets"])
 
 
-def _published(table: str, address: Address) -> float:
-    backbone, dataset = address
-    cells = published()["tables"].get(table, {}).get("cells", {})
-    value: float = cells.get(backbone, {}).get(dataset, nan)
-    return value
-
-
 def in_paper(address: Address) -> bool:
     """Whether the paper has this case."""
-    return not math.isnan(_published("frozen", address))
+    return not math.isnan(published_cell("frozen", *address))
 
 
 def comparable(cells: Cells, addresses: Iterable[Address]) -> list[Address]:
@@ -303,11 +296,7 @@ def panel(
 ) -> Sheet:
     """Backbones × datasets with averages at the right and below.
 
-    Args:
-        title: what it shows.
-        kind: how the quantity is read and judged.
-        records: of one protocol.
-        cells: the figures, where some are marked; read from the records unless given.
+    The figures are read from the records unless ``cells`` gives them, some of them marked.
     """
     cells = case_figures(records, kind) if cells is None else cells
     datasets = ordered_datasets(records)
@@ -323,7 +312,7 @@ def panel(
     judged = [figure for figure in cells.values() if not math.isnan(figure.difference)]
     within = sum(not figure.outside for figure in judged)
     summary = (
-        f"{within} of {len(judged)} case{'s' * (len(judged) != 1)} within {kind.tolerance:g} of "
+        f"{within} of {counted(len(judged), 'case')} within {kind.tolerance:g} of "
         "the published value"
     )
     return Sheet(title, "backbone", (*datasets, "average"), rows, summary if judged else "")
@@ -349,7 +338,7 @@ def without_published(table: Table) -> Table:
 
 def without_spread(table: Table) -> Table:
     """The same without standard deviations."""
-    sheets = [replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets]
+    sheets = (replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets)
     return replace(table, sheets=tuple(sheets))
 
 

@@ -19,24 +19,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from gnn_repair.budget import (
-    BATCH,
-    BATCHED,
-    BATCHES,
-    CONTROL,
-    LADDER,
-    LONG,
-    REFIT,
-    REWEIGHTING,
-    SHORT,
-    TRANSLATION,
-    Budget,
-    adjusted,
-    check_real,
-    check_switch,
-    check_whole,
-    paper_batch_size,
-)
+from gnn_repair import budget
+from gnn_repair.budget import Budget, as_list, check_real, check_switch, check_type, check_whole
 from gnn_repair.errors import FileFormatError, InputError, closest
 from gnn_repair.published import ACTIVE, REACHABLE
 
@@ -93,7 +77,7 @@ class _Group:
         for part in dataclasses.fields(self):
             value = getattr(self, part.name)
             if part.type == "Budget":
-                adjusted(part.name, value, None, None)
+                budget.adjusted(part.name, value, None, None)
             elif part.name in CHECKS:
                 CHECKS[part.name](type(self).__name__, part.name, value)
 
@@ -115,9 +99,9 @@ class BackboneProtocol(_Group):
     dropout: float = 0.5
     seed: int = 0
     """Of initialisation and dropout, the same on every split."""
-    short: Budget = SHORT
+    short: Budget = budget.SHORT
     """GCN, GAT and GraphSAGE."""
-    long: Budget = LONG
+    long: Budget = budget.LONG
     """The five added backbones."""
     self_loops: str = "one"
     """Entries of a node with a self-loop of its own, where a convolution normalises or attends:
@@ -127,9 +111,9 @@ class BackboneProtocol(_Group):
 
     def budget(self, own: Budget) -> Budget:
         """The budget that stands for a backbone's ``own`` one; a budget of your own is kept."""
-        if own == SHORT:
+        if own == budget.SHORT:
             return self.short
-        return self.long if own == LONG else own
+        return self.long if own == budget.LONG else own
 
 
 @dataclass(frozen=True)
@@ -140,11 +124,11 @@ class RepairProtocol(_Group):
     """H, the width of the encoders and heads, and of the pooled set."""
     dropout: float = 0.2
     seed: int = 0
-    reweighting: Budget = REWEIGHTING
-    set_translation: Budget = TRANSLATION
-    node_translation: Budget = CONTROL
-    refit_head: Budget = REFIT
-    evidence_ladder: Budget = LADDER
+    reweighting: Budget = budget.REWEIGHTING
+    set_translation: Budget = budget.TRANSLATION
+    node_translation: Budget = budget.CONTROL
+    refit_head: Budget = budget.REFIT
+    evidence_ladder: Budget = budget.LADDER
     """Each rung of the evidence ladder, which is not from the paper."""
     smoothing_layers: int = 50
     """Propagation steps of correct-and-smooth, which is not from the paper."""
@@ -154,14 +138,14 @@ class RepairProtocol(_Group):
 class BatchProtocol(_Group):
     """Target nodes an update of a repair sees; full batch for all other backbones."""
 
-    backbones: tuple[str, ...] = BATCHED
-    size: int = BATCH
-    sizes: Mapping[str, int] = field(default_factory=lambda: dict(BATCHES))
+    backbones: tuple[str, ...] = budget.BATCHED
+    size: int = budget.BATCH
+    sizes: Mapping[str, int] = field(default_factory=lambda: dict(budget.BATCHES))
     """Datasets with a size of their own."""
 
     def of(self, dataset: str, backbone: str) -> int | None:
         """The batch size of a case; None: all targets at once."""
-        return paper_batch_size(
+        return budget.paper_batch_size(
             dataset, backbone, backbones=self.backbones, size=self.size, sizes=self.sizes
         )
 
@@ -296,13 +280,9 @@ def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
 
 def override(protocol: Protocol, assignments: Iterable[str]) -> Protocol:
     """``protocol`` with ``key.path=value`` assignments applied, in order."""
-    if not isinstance(protocol, Protocol):
-        raise InputError(f"{protocol!r} is not a Protocol; begin with gnn_repair.study.PAPER")
-    if isinstance(assignments, str) or not isinstance(assignments, Iterable):
-        raise InputError(f"{assignments!r} is not a list of settings such as backbones.hidden=64")
-    for assignment in assignments:
-        if not isinstance(assignment, str):
-            raise InputError(f"{assignment!r} is not a setting such as backbones.hidden=64")
+    check_type("protocol", protocol, Protocol, "a Protocol such as gnn_repair.study.PAPER")
+    for assignment in as_list("assignments", assignments, "settings such as backbones.hidden=64"):
+        check_type("a setting", assignment, str, "one such as backbones.hidden=64")
         key, equals, text = assignment.partition("=")
         parts = key.strip().split(".")
         if not equals or not key.strip() or len(parts) > DEEPEST:

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import stat
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn
 
+from gnn_repair.budget import as_list, check_whole
 from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import METHODS
 from gnn_repair.published import published
@@ -95,25 +92,12 @@ def all_runs(datasets: Iterable[str], backbones: Iterable[str], splits: Sequence
 
 def check_splits(splits: Iterable[int]) -> list[int]:
     """Splits as whole numbers from 0, at least one and not absurdly many."""
-    if isinstance(splits, str) or not isinstance(splits, Iterable):
-        raise InputError(f"splits is {splits!r:.60}; give whole numbers such as range(10)")
-    chosen = [_split(split) for split in islice(splits, MOST_SPLITS + 1)]
-    if not chosen:
-        raise InputError("no split was named; give at least one, such as 0")
-    if len(chosen) > MOST_SPLITS:
-        raise InputError(f"a study has at most {MOST_SPLITS:,} splits; name fewer")
-    return chosen
-
-
-def _split(split: object) -> int:
-    """A whole number from 0, of whatever make."""
-    if isinstance(split, SupportsIndex) and not isinstance(split, bool):
-        with suppress(TypeError):
-            number = split.__index__()
-            if number < 0:
-                raise InputError(f"split {number} does not exist; splits begin at 0")
-            return number
-    raise InputError(f"split {split!r:.60} is not a whole number; splits begin at 0")
+    chosen = as_list("splits", splits, "whole numbers such as range(10)", MOST_SPLITS + 1)
+    if not 0 < len(chosen) <= MOST_SPLITS:
+        raise InputError(f"a study has 1 to {MOST_SPLITS:,} splits; name so many")
+    for split in chosen:
+        check_whole("study", "split", split, 0)
+    return [int(split) for split in chosen]
 
 
 def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -123,10 +107,9 @@ def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
     all others together.
     """
     known = (ORACLE, *METHODS)
-    if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
-        raise InputError(f"methods is {names!r:.80}; give a list of names, of {', '.join(known)}")
-    usual = (ORACLE, *(name for name, method in METHODS.items() if method.by_default))
-    wanted = usual if names is None else tuple(names)
+    wanted = [ORACLE, *(name for name, method in METHODS.items() if method.by_default)]
+    if names is not None:
+        wanted = as_list("methods", names, f"a list of names, of {', '.join(known)}")
     for name in wanted:
         if name not in known:
             raise InputError(f"unknown method {name!r:.80}; {suggestion(str(name), known)}")
@@ -270,11 +253,9 @@ def leave_out(where: str | Path, fault: object) -> None:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        # Without blocking, since a named pipe would wait for somebody to write.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise RecordError("it is not a file")
+        if not path.is_file():  # a named pipe would wait for somebody to write
+            raise RecordError("it is not a file")
+        with path.open("rb") as file:
             text = file.read(LARGEST + 1)
     except OSError as error:
         raise RecordError(f"it cannot be read ({error.strerror or error})") from error

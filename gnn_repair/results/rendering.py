@@ -11,7 +11,7 @@ from math import isnan
 from string import ascii_lowercase
 from typing import Any
 
-from gnn_repair.published import DATASET_TITLES, TITLES
+from gnn_repair.published import DATASET_TITLES, TITLES, counted
 from gnn_repair.results.averages import Entry, Figure, Sheet, Table
 
 MINUS = "−"
@@ -39,7 +39,7 @@ def own_text(figure: Figure, usual: int) -> str:
     if not isnan(figure.deviation):
         text += f" ± {number(figure.deviation, figure.digits)}"
     if figure.counted == "splits" and not isnan(figure.value) and figure.count != usual:
-        text += f" [{figure.count} split{'s' * (figure.count != 1)}]"
+        text += f" [{counted(figure.count, 'split')}]"
     return text
 
 
@@ -57,18 +57,12 @@ def cases_text(figure: Figure) -> str:
     """Over how many cases an average was taken; empty for anything else."""
     if figure.counted != "cases" or not figure.count:
         return ""
-    return f"{figure.count} case{'s' * (figure.count != 1)}"
+    return counted(figure.count, "case")
 
 
 def usual_count(sheet: Sheet) -> int:
     """The number of splits behind most of a sheet's cells: the largest."""
-    counts = [
-        entry.count
-        for row in sheet.rows.values()
-        for entry in row
-        if isinstance(entry, Figure) and entry.counted == "splits"
-    ]
-    return max(counts, default=0)
+    return max((f.count for f in _figures(sheet) if f.counted == "splits"), default=0)
 
 
 def _figures(sheet: Sheet) -> list[Figure]:
@@ -87,7 +81,7 @@ def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool =
     parts = []
     if usual:
         spread = " ± standard deviation" if any(not isnan(f.deviation) for f in figures) else ""
-        parts.append(f"mean{spread} over {usual} split{'s' * (usual != 1)}")
+        parts.append(f"mean{spread} over {counted(usual, 'split')}")
     if any(not isnan(figure.published) for figure in figures):
         both = any(len(paper_parts(figure)) == 2 for figure in figures) and difference
         parts.append(f"{where} the published value" + " and the difference" * both)
@@ -141,24 +135,14 @@ def paper_text(figure: Figure) -> str:
     return f" ({paper})" if paper else ""
 
 
-def plain(entry: Entry, usual: int) -> str:
-    """Both sides on one line."""
-    return entry if isinstance(entry, str) else own_text(entry, usual) + paper_text(entry)
-
-
 def facts(tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
     """Every entry as one flat record, in full precision."""
     for table in tables:
         for sheet in table.sheets:
             for name, row in sheet.rows.items():
                 for column, entry in zip(sheet.columns, row, strict=True):
-                    place = {
-                        "table": table.name,
-                        "sheet": sheet.title,
-                        "row": name,
-                        "column": column,
-                    }
-                    yield {**place, **_fact(entry)}
+                    place = (table.name, sheet.title, name, column)
+                    yield dict(zip(FIELDS[:4], place, strict=True)) | _fact(entry)
 
 
 def _fact(entry: Entry) -> dict[str, Any]:
@@ -217,15 +201,13 @@ def escape(text: str) -> str:
 
 def latex(tables: Iterable[Table]) -> str:
     """One float a table; sheets with the same columns are its panels."""
-    floats = [text for table in tables for text in _floats(table)]
-    return "\n".join(["% needs \\usepackage{booktabs}", *floats])
-
-
-def _floats(table: Table) -> Iterator[str]:
-    grouped = groupby(table.sheets, key=lambda sheet: (sheet.corner, sheet.columns))
-    for place, (_, sheets) in enumerate(grouped, start=1):
-        label = f"tab:{table.name}" + (f"-{place}" if place > 1 else "")
-        yield _float(table, list(sheets), label)
+    floats = ["% needs \\usepackage{booktabs}"]
+    for table in tables:
+        grouped = groupby(table.sheets, key=lambda sheet: (sheet.corner, sheet.columns))
+        for place, (_, sheets) in enumerate(grouped, start=1):
+            label = f"tab:{table.name}" + (f"-{place}" if place > 1 else "")
+            floats.append(_float(table, list(sheets), label))
+    return "\n".join(floats)
 
 
 def _float(table: Table, sheets: list[Sheet], label: str) -> str:
@@ -290,26 +272,19 @@ def _panel(sheet: Sheet, letter: str) -> Iterator[str]:
         width = len(sheet.columns) + 1
         title = escape(f"({letter}) {sheet.title}")
         yield rf"\multicolumn{{{width}}}{{@{{}}l}}{{\textbf{{{title}}}}} \\"
-    yield _latex_line(
-        [sheet.corner.capitalize(), *(_latex_title(column) for column in sheet.columns)]
-    )
+    titles = [sheet.corner.capitalize(), *(_latex_title(column) for column in sheet.columns)]
+    yield " & ".join(map(escape, titles)) + r" \\"
     yield r"\midrule"
     usual = usual_count(sheet)
     for name, row in sheet.rows.items():
         if name in ("average", "total"):
             yield rf"\cmidrule(lr){{1-{len(sheet.columns) + 1}}}"
-        yield (
-            " & ".join([escape(_latex_title(name)), *(_latex_cell(entry, usual) for entry in row)])
-            + r" \\"
-        )
+        cells = [escape(_latex_title(name)), *(_latex_cell(entry, usual) for entry in row)]
+        yield " & ".join(cells) + r" \\"
 
 
 def _latex_title(name: str) -> str:
     return TITLES.get(name) or DATASET_TITLES.get(name) or name[:1].upper() + name[1:]
-
-
-def _latex_line(cells: Iterable[str]) -> str:
-    return " & ".join(escape(cell) for cell in cells) + r" \\"
 
 
 def _latex_cell(entry: Entry, usual: int) -> str:

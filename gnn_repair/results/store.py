@@ -32,14 +32,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gnn_repair.atomic import cannot_write, check_target, replacing
+from gnn_repair.atomic import as_path, cannot_write, check_target, replacing
+from gnn_repair.budget import as_list, check_type, check_whole
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.published import published
 from gnn_repair.results.protocol import PAPER, Protocol, changed, differences, digest_of
 from gnn_repair.results.records import (
     FROZEN,
-    LARGEST,
     NAME,
     ORACLE,
     VERSIONS,
@@ -65,8 +65,9 @@ PACKED_FORMAT = "gnn-repair study"
 LARGEST_FILE = 2**29
 """Bytes of a packed file: two hundred thousand runs, more than any grid."""
 _DIGEST = re.compile(r"[0-9a-f]{12}")
-_RECORD = re.compile(r"split-(\d{1,6})\.json")
-_BESIDE = re.compile(r"split-(\d{1,6})\.(failed\.json|models)")
+_RECORD = re.compile(r"split-(0|[1-9]\d{0,5})\.json")
+_BESIDE = re.compile(r"protocol\.json|split-\d{1,6}\.(failed\.json|models)|\..*|.*\.damaged")
+"""What lies beside results: settings, failures, models, unfinished files, what was kept aside."""
 
 
 class ResultsSource(ABC):
@@ -87,12 +88,12 @@ class ResultsSource(ABC):
         """A run's result, if it is here."""
 
     @abstractmethod
-    def failure(self, digest: str, run: Run) -> str | None:
-        """Why a run has no result, if that is recorded."""
-
-    @abstractmethod
     def runs(self, digest: str) -> list[Run]:
         """What seems to be here of a protocol, unread."""
+
+    def failure(self, digest: str, run: Run) -> str | None:
+        """Why a run has no result, if that is recorded; packed files hold results alone."""
+        return None
 
     def models(self, digest: str, run: Run) -> dict[str, Path]:
         """Files of a run's models by name, ``frozen`` and the methods'; empty: none were kept."""
@@ -136,12 +137,7 @@ class ResultsSource(ABC):
 
 def open_results(path: str | Path) -> ResultsSource:
     """The store in a folder, or the results packed in a file."""
-    try:
-        packed = Path(path).is_file()
-    except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{str(path)[:80]!r} cannot be read: {reason}") from error
-    if packed:
+    if as_path(path).is_file():
         return Packed(path)
     held = Store(path)
     if not held.root.is_dir():
@@ -153,15 +149,8 @@ class Store(ResultsSource):
     """A folder of results. Reading never changes it and never needs write access."""
 
     def __init__(self, root: str | Path) -> None:
-        try:
-            self.root = Path(root)
-            if "\0" in str(root):
-                raise ValueError("embedded null byte")
-            is_file = self.root.exists() and not self.root.is_dir()
-        except (OSError, TypeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{str(root)[:80]!r} cannot be a store: {reason}") from error
-        if is_file:
+        self.root = as_path(root)
+        if self.root.exists() and not self.root.is_dir():
             raise InputError(f"the store {self.root} is a file; name a folder")
         self._meanings: dict[str, str] | None = None
 
@@ -180,8 +169,8 @@ class Store(ResultsSource):
     def _meaning(self) -> dict[str, str]:
         """By the name of each folder, the digest of the protocol it holds."""
         if self._meanings is None:
-            names = [name for name in _listed(self.root) if _DIGEST.fullmatch(name)]
-            held = {name: self._settings_in(name) for name in names}
+            names = sorted(path.name for path in self.root.glob("?" * 12))
+            held = {name: self._settings_in(name) for name in names if _DIGEST.fullmatch(name)}
             self._meanings = {
                 name: name if settings is None else digest_of(differences(settings))
                 for name, settings in held.items()
@@ -189,7 +178,6 @@ class Store(ResultsSource):
         return self._meanings
 
     def digests(self) -> list[str]:
-        """The protocols that have a folder here."""
         return sorted(set(self._meaning().values()))
 
     def resolve(self, digest: str | None = None) -> str:
@@ -202,17 +190,15 @@ class Store(ResultsSource):
 
     def begin(self, protocol: Protocol) -> None:
         """Write the protocol beside its results; shows early whether the store can be written."""
-        folder = self.root / protocol.digest
-        path = folder / "protocol.json"
+        path = self.root / protocol.digest / "protocol.json"
         self._meanings = None
-        if self._settings_in(folder.name) is None:
+        if self._settings_in(protocol.digest) is None:
             with _writing(path):
                 _keep_aside(path)
             content = {"format": PROTOCOL_FORMAT, "version": 1}
             content |= {"differences": protocol.differences(), "settings": protocol.settings()}
             _write(path, content)
-        elif not os.access(folder, os.W_OK):
-            raise InputError(f"cannot write to the store {self.root}; choose another folder")
+        check_target(path)
 
     def put(self, record: RunRecord) -> None:
         """Store a result in the place of an earlier one or of a recorded failure."""
@@ -249,7 +235,6 @@ class Store(ResultsSource):
     # Reading ----------------------------------------------------------------------------------
 
     def settings(self, digest: str) -> dict[str, Any] | None:
-        """The protocol's settings, None where they are not here or do not match the digest."""
         found = (self._settings_in(name) for name in self._names(digest))
         return next((settings for settings in found if settings is not None), None)
 
@@ -272,7 +257,6 @@ class Store(ResultsSource):
         return settings
 
     def get(self, digest: str, run: Run) -> RunRecord | None:
-        """A run's result, if it is here."""
         for name in self._names(digest) or [digest]:
             path = self.path(name, run)
             if os.path.lexists(path):
@@ -283,13 +267,11 @@ class Store(ResultsSource):
         return None
 
     def models(self, digest: str, run: Run) -> dict[str, Path]:
-        """Files of a run's models by name, ``frozen`` and the methods'; empty: none were kept."""
         folders = [self.path(name, run, ".models") for name in self._names(digest)]
         found = (sorted(folder.glob("*.safetensors")) for folder in folders)
         return {path.stem: path for path in next(filter(None, found), [])}
 
     def failure(self, digest: str, run: Run) -> str | None:
-        """Why a run has no result, if that is recorded."""
         path = self.path(digest, run, ".failed.json")
         if not os.path.lexists(path):
             return None
@@ -300,48 +282,31 @@ class Store(ResultsSource):
 
     def runs(self, digest: str) -> list[Run]:
         """What seems to be stored of a protocol, unread; foreign names are said and left out."""
-        found: set[Run] = set()
-        for name in self._names(digest):
-            folder = self.root / name
-            for dataset in _subfolders(folder, besides=("protocol.json",)):
-                for backbone in _subfolders(folder / dataset):
-                    found.update(_runs_in(folder, dataset, backbone))
+        found = {
+            Run(dataset.name, backbone.name, int(path.stem.removeprefix("split-")))
+            for name in self._names(digest)
+            for dataset in _children(self.root / name, NAME)
+            for backbone in _children(dataset, NAME)
+            for path in _children(backbone, _RECORD)
+        }
         return sorted(found)
 
 
-def _listed(folder: Path) -> Iterator[str]:
-    """Names in a folder; one that cannot be read is said and counts as empty."""
+def _children(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
+    """What lies in a folder under one of these names; others are said and left out."""
     try:
-        yield from sorted(path.name for path in folder.iterdir())
-    except FileNotFoundError:
+        found = sorted(folder.iterdir())
+    except NotADirectoryError:
+        leave_out(folder, "it is not a folder of results")
         return
     except OSError as error:
         leave_out(folder, f"it cannot be read ({error.strerror})")
-
-
-def _subfolders(folder: Path, besides: tuple[str, ...] = ()) -> Iterator[str]:
-    for name in _listed(folder):
-        if name in besides or _passed_over(name):
-            continue
-        if NAME.fullmatch(name) and (folder / name).is_dir():
-            yield name
-        else:
-            leave_out(folder / name, "it is not a folder of results")
-
-
-def _runs_in(folder: Path, dataset: str, backbone: str) -> Iterator[Run]:
-    place = folder / dataset / backbone
-    for name in _listed(place):
-        match = _RECORD.fullmatch(name)
-        if match and name == f"split-{int(match[1])}.json":
-            yield Run(dataset, backbone, int(match[1]))
-        elif match or not (_BESIDE.fullmatch(name) or _passed_over(name)):
-            leave_out(place / name, "it is not the name of a result")
-
-
-def _passed_over(name: str) -> bool:
-    """Unfinished files and what was kept aside."""
-    return name.startswith(".") or name.endswith(".damaged")
+        return
+    for path in found:
+        if names.fullmatch(path.name):
+            yield path
+        elif not _BESIDE.fullmatch(path.name):
+            leave_out(path, "it is not the name of a result")
 
 
 def _checked(path: Path, digest: str, run: Run) -> RunRecord:
@@ -392,7 +357,11 @@ class Packed(ResultsSource):
                 )
             with self.root.open("rb") as file:
                 self._header = _header(file, self.root)
-                self._read(file)
+                for number, line in enumerate(file, start=2):
+                    try:
+                        self._add(line)
+                    except RecordError as fault:
+                        leave_out(f"{self.root}, line {number}", fault)
         except OSError as error:
             raise InputError(f"cannot read {self.root}: {error.strerror}") from error
         missing = int(self._header["records"]) - len(self._records)
@@ -400,45 +369,37 @@ class Packed(ResultsSource):
             text = f"{self.root}: it lacks {missing} of its {self._header['records']} records"
             warnings.warn(text, StoreWarning, stacklevel=2)
 
-    def _read(self, file: BinaryIO) -> None:
-        for number, line in enumerate(_lines(file), start=2):
-            try:
-                record = parse_record(parse_object(line))
-                _check_names(record)
-                if (record.protocol, record.run) in self._records:
-                    raise RecordError("it is there twice")
-                self._records[record.protocol, record.run] = record
-            except RecordError as fault:
-                leave_out(f"{self.root}, line {number}", fault)
+    def _add(self, line: bytes) -> None:
+        record = parse_record(parse_object(line))
+        for name in ("protocol", "dataset", "backbone"):
+            value = getattr(record, name)
+            if not isinstance(value, str) or not NAME.fullmatch(value):
+                raise RecordError(f"its {name} is {value!r:.60}")
+        if type(record.split) is not int or not 0 <= record.split < 10**6:
+            raise RecordError(f"its split is {record.split!r:.60}")
+        if (record.protocol, record.run) in self._records:
+            raise RecordError("it is there twice")
+        self._records[record.protocol, record.run] = record
 
     def digests(self) -> list[str]:
-        """The protocols that have results here."""
         return sorted({digest for digest, _ in self._records})
 
     def settings(self, digest: str) -> dict[str, Any] | None:
-        """A protocol's settings, None where they are not here or do not match the digest."""
         settings = self._header["protocols"].get(digest)
         fair = isinstance(settings, dict) and digest_of(differences(settings)) == digest
         return settings if fair else None
 
     def get(self, digest: str, run: Run) -> RunRecord | None:
-        """A run's result, if it is here."""
         return self._records.get((digest, run))
 
-    def failure(self, digest: str, run: Run) -> str | None:
-        """Failures are not packed."""
-        return None
-
     def runs(self, digest: str) -> list[Run]:
-        """What is here of a protocol."""
         return sorted(run for held, run in self._records if held == digest)
 
 
 def _header(file: BinaryIO, path: Path) -> dict[str, Any]:
-    line, header = file.readline(LARGEST + 1), dict[str, Any]()
-    if len(line) <= LARGEST:
-        with suppress(RecordError):
-            header = parse_object(line)
+    header: dict[str, Any] = {}
+    with suppress(RecordError):
+        header = parse_object(file.readline())
     if header.get("format") != PACKED_FORMAT:
         raise FileFormatError(f"{path} is not a packed study; make one with 'study pack'")
     if header.get("version") != 1:
@@ -449,22 +410,6 @@ def _header(file: BinaryIO, path: Path) -> dict[str, Any]:
     if type(header.get("records")) is not int or not isinstance(header.get("protocols"), dict):
         raise FileFormatError(f"{path} has a damaged header; pack the study again")
     return header
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    while line := file.readline(LARGEST + 1):
-        yield line
-        while len(line) > LARGEST and not line.endswith(b"\n"):
-            line = file.readline(LARGEST + 1)
-
-
-def _check_names(record: RunRecord) -> None:
-    for name in ("protocol", "dataset", "backbone"):
-        value = getattr(record, name)
-        if not isinstance(value, str) or not NAME.fullmatch(value):
-            raise RecordError(f"its {name} is {value!r:.60}")
-    if type(record.split) is not int or not 0 <= record.split < 10**6:
-        raise RecordError(f"its split is {record.split!r:.60}")
 
 
 def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int:
@@ -504,11 +449,10 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
 
     Where both have a run of the same frozen model, its record gets the methods that it lacks.
     """
-    if isinstance(sources, str | Path) or not isinstance(sources, Iterable):
-        raise InputError(f"sources is {sources!r:.80}; give a list of stores and packed files")
+    listed = as_list("sources", sources, "a list of stores and packed files")
     target, added, same, united = Store(store), 0, 0, 0
     kept: list[Run] = []
-    for source in sources:
+    for source in listed:
         held = open_results(source)
         for digest in held.digests():
             target.begin(held.protocol(digest))
@@ -580,19 +524,14 @@ def make_plan(
         methods: what must be evaluated; everything unless given.
         stack: most splits trained as one; all unless given.
     """
-    if not isinstance(store, ResultsSource):
-        raise InputError(f"store is {store!r:.60}; give a Store")
-    if not isinstance(protocol, Protocol):
-        raise InputError(f"protocol is {protocol!r:.60}; give a Protocol")
-    if isinstance(runs, str | bytes) or not isinstance(runs, Iterable):
-        raise InputError(f"runs is {runs!r:.60}; give a list of runs")
-    if stack is not None and (type(stack) is not int or stack < 1):
-        raise InputError(f"stack is {stack!r:.60}; give a whole number from 1, or None for all")
+    check_type("store", store, ResultsSource, "a Store")
+    check_type("protocol", protocol, Protocol, "a Protocol")
+    if stack is not None:
+        check_whole("study", "stack", stack, 1)
     wanted, digest = chosen_methods(methods), protocol.digest
     done, failed, missing, todo = [], {}, [], []
-    for run in runs:
-        if not isinstance(run, Run):
-            raise InputError(f"{run!r:.60} is not a Run; give dataset, backbone and split")
+    for run in as_list("runs", runs, "a list of runs"):
+        check_type("a run", run, Run, "a Run of dataset, backbone and split")
         record = store.get(digest, run)
         held = () if record is None else current_methods(record, protocol)
         if record is not None and set(wanted) <= set(held):

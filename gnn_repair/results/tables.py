@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isnan, nan
 from typing import NamedTuple
 
+from gnn_repair.budget import as_list, check_type
 from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import FROZEN, METHODS, NOTHING, RUNGS, rung_title, title_of
 from gnn_repair.published import BACKBONE_WORDS, TITLES, published
@@ -44,27 +45,23 @@ from gnn_repair.results.records import GRAPH, PARTS, Numbers, RunRecord
 
 def make_tables(records: Iterable[RunRecord], names: Iterable[str] | None = None) -> list[Table]:
     """The tables of these names from the records of one protocol; the paper's unless given."""
-    if not isinstance(records, Iterable):
-        raise InputError(f"records is {records!r:.60}; give those of a Store")
-    held = list(records)
+    held = as_list("records", records, "those of a Store")
     for record in held:
-        if not isinstance(record, RunRecord):
-            raise InputError(f"{record!r:.60} is not a record; give those of a Store")
-    if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
-        raise InputError(f"names is {names!r:.60}; give a list, of {', '.join(TABLES)}")
-    chosen = list(_USUAL) if names is None else list(names)
+        check_type("a record", record, RunRecord, "those of a Store")
+    wanted = [name for name in TABLES if name not in BEYOND] if names is None else names
+    chosen = as_list("names", wanted, f"a list, of {', '.join(TABLES)}")
     for name in chosen:
         if name not in TABLES:
             hint = suggestion(str(name), TABLES)
             raise InputError(f"there is no table {name!r:.80}; {hint}")
-    return [TABLES[name](held) for name in chosen]
+    return [Table(name, TABLES[name][0], tuple(TABLES[name][1](held))) for name in chosen]
 
 
 REPAIRS = ("reweighting", "set_translation")
 """The learned repairs among which the paper prints the best one in bold."""
 
 
-def _exposure_oracle(records: Sequence[RunRecord]) -> Table:
+def _exposure_oracle(records: Sequence[RunRecord]) -> list[Sheet]:
     panels = {
         "True-class reach (%)": on_test("true_class_reach", 100, 2.5, 2.0, published=True),
         "Error reach (%)": on_test("error_reach", 100, 2.5, 2.0, published=True),
@@ -73,32 +70,29 @@ def _exposure_oracle(records: Sequence[RunRecord]) -> Table:
         "Classes that can win, per error": on_test("reachable_classes", 1, digits=2),
         "Active support": on_test("support", 1, 0.15, 0.15, published=True, digits=2),
     }
-    sheets = tuple(panel(title, kind, records) for title, kind in panels.items())
-    return Table("exposure-oracle", "Exact-mass oracle on test nodes", sheets)
+    return [panel(title, kind, records) for title, kind in panels.items()]
 
 
-def _repair_accuracy(records: Sequence[RunRecord]) -> Table:
+def _repair_accuracy(records: Sequence[RunRecord]) -> list[Sheet]:
     cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *REPAIRS)}
     marked = cells | mark_best({name: cells[name] for name in REPAIRS}, cells["frozen"])
     macro = {name: average(figures).value for name, figures in cells.items()}
     best = best_of({name: macro[name] for name in REPAIRS}, macro["frozen"])
-    sheets = tuple(
+    return [
         with_best_macro(sheet) if name == best else sheet
         for name in cells
         for sheet in [panel(title_of(name), accuracy(name), records, marked[name])]
-    )
-    return Table("repair-accuracy", "Test accuracy (%) of frozen models and repairs", sheets)
+    ]
 
 
-def _full_controls(records: Sequence[RunRecord]) -> Table:
+def _full_controls(records: Sequence[RunRecord]) -> list[Sheet]:
     shown = [
         name
         for name, method in METHODS.items()
         if name in ("refit_head", "node_translation")
         or (not method.from_paper and any(name in record.methods for record in records))
     ]
-    sheets = tuple(panel(_title(name), accuracy(name), records) for name in shown)
-    return Table("full-controls", "Test accuracy (%) of the controls", sheets)
+    return [panel(_title(name), accuracy(name), records) for name in shown]
 
 
 def _title(name: str) -> str:
@@ -106,13 +100,12 @@ def _title(name: str) -> str:
     return method.title + ("" if method.from_paper else " (not in the paper)")
 
 
-def _controls(records: Sequence[RunRecord]) -> Table:
+def _controls(records: Sequence[RunRecord]) -> list[Sheet]:
     """Macro means over the paper's cases, and over others if there are any; who wins where."""
     inside = [record for record in records if in_paper((record.backbone, record.dataset))]
     others = [record for record in records if not in_paper((record.backbone, record.dataset))]
     elsewhere = ", not in the paper" if inside else ""
-    sheets = _macro_sheets(inside, "") + _macro_sheets(others, elsewhere)
-    return Table("controls", "Controls: test accuracy (%) over cases", tuple(sheets))
+    return _macro_sheets(inside, "") + _macro_sheets(others, elsewhere)
 
 
 COLUMNS = (
@@ -157,7 +150,7 @@ def _macro(cells: Cells) -> Figure:
     return average(cells) if cells else Figure(nan)
 
 
-def _dataset_statistics(records: Sequence[RunRecord]) -> Table:
+def _dataset_statistics(records: Sequence[RunRecord]) -> list[Sheet]:
     facts = {record.dataset: record.graph for record in records}
     rows: Rows = {}
     for name in ordered_datasets(records):
@@ -168,8 +161,7 @@ def _dataset_statistics(records: Sequence[RunRecord]) -> Table:
         ]
         rows[name] = (*figures, _shares(graph), paper.get("splits", "–"))
     columns = ("nodes", "entries", "features", "classes", "train/val/test", "published splits")
-    sheet = Sheet("Dataset statistics", "dataset", columns, rows)
-    return Table("dataset-statistics", "Datasets after preprocessing", (sheet,))
+    return [Sheet("Dataset statistics", "dataset", columns, rows)]
 
 
 def _shares(graph: Numbers) -> str:
@@ -179,7 +171,7 @@ def _shares(graph: Numbers) -> str:
     return "/".join(f"{100 * size / total:.0f}" for size in sizes)
 
 
-def _readout_exposure(records: Sequence[RunRecord]) -> Table:
+def _readout_exposure(records: Sequence[RunRecord]) -> list[Sheet]:
     """What is adjustable in each backbone's last aggregation, and how much of it there is."""
     rows: Rows = {}
     for backbone in ordered((record.backbone for record in records), TITLES):
@@ -192,11 +184,10 @@ def _readout_exposure(records: Sequence[RunRecord]) -> Table:
     columns = ("adjustable term", "frozen coefficient", "groups", "fixed logits")
     sheet = Sheet("What is adjustable", "backbone", columns, rows)
     terms = Kind(lambda r: ratio(r.number(FROZEN, "terms"), r.number(GRAPH, "nodes")))
-    counts = panel("Adjustable terms per node", terms, records)
-    return Table("readout-exposure", "Exposure of the final aggregation", (sheet, counts))
+    return [sheet, panel("Adjustable terms per node", terms, records)]
 
 
-def _gains(records: Sequence[RunRecord]) -> Table:
+def _gains(records: Sequence[RunRecord]) -> list[Sheet]:
     """What each method gains over the frozen model, dataset by dataset."""
     cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
     datasets = ordered_datasets(records)
@@ -210,15 +201,14 @@ def _gains(records: Sequence[RunRecord]) -> Table:
         )
         for title, (a, b) in pairs.items()
     }
-    sheet = Sheet("Gain in points of test accuracy", "method", (*datasets, "all"), rows)
-    return Table("gains", "Gains over the frozen model, by dataset", (sheet,))
+    return [Sheet("Gain in points of test accuracy", "method", (*datasets, "all"), rows)]
 
 
 def _on(cells: Cells, dataset: str) -> Cells:
     return {address: figure for address, figure in cells.items() if address[1] == dataset}
 
 
-def _evidence(records: Sequence[RunRecord]) -> Table:
+def _evidence(records: Sequence[RunRecord]) -> list[Sheet]:
     """Two figures that the theory asks for and the paper does not print."""
     title = "Reachable errors that learned reweighting fixes (%)"
     fixed = panel(title, share_of_errors_fixed("reweighting"), records)
@@ -228,10 +218,10 @@ def _evidence(records: Sequence[RunRecord]) -> Table:
     if undecided:
         share = f"{average(undecided).value:.2g} %"
         inside = replace(inside, summary=f"{share} are undecided and count as outside")
-    return Table("evidence", "Use of reachable evidence, on test nodes", (fixed, inside))
+    return [fixed, inside]
 
 
-def _time(records: Sequence[RunRecord]) -> Table:
+def _time(records: Sequence[RunRecord]) -> list[Sheet]:
     """Minutes by stage and dataset; cases that shared a machine each count their whole time."""
     datasets = ordered_datasets(records)
     sums: dict[str, dict[str, float]] = {}
@@ -247,8 +237,7 @@ def _time(records: Sequence[RunRecord]) -> Table:
         for stage, line in sums.items()
         if line
     }
-    sheet = Sheet("Minutes", "stage", (*datasets, "all"), rows)
-    return Table("time", "Where the time went", (sheet,))
+    return [Sheet("Minutes", "stage", (*datasets, "all"), rows)]
 
 
 # Numbers of parameters ----------------------------------------------------------------------------
@@ -306,7 +295,7 @@ def counts(state: int, classes: int) -> Counts:
     return Counts(translation, encoder + size(pair + context, 1), node)
 
 
-def _parameters(records: Sequence[RunRecord]) -> Table:
+def _parameters(records: Sequence[RunRecord]) -> list[Sheet]:
     """Ranges over the cases here, and over the paper's 64 by its own formulas."""
     paper = published_cases()
     sizes = {name: [r.number(name, "parameters") for r in records] for name in PUBLISHED_RANGES}
@@ -339,8 +328,7 @@ def _parameters(records: Sequence[RunRecord]) -> Table:
     )
     titles = ("largest mismatch (%)", "largest of the paper's 64 (%)")
     row = {"Node against set translation": figures}
-    matching = Sheet("Matching of capacities", "comparison", titles, row)
-    return Table("parameters", "Parameters of the repairs", (ranges, matching))
+    return [ranges, Sheet("Matching of capacities", "comparison", titles, row)]
 
 
 # Beyond the paper: the ladder beside its controls, and where the evidence was lost ----------------
@@ -382,7 +370,7 @@ def _means(cells: Cells) -> list[Figure]:
     return [replace(average(cells, part, 2), counted="") for part in parts]
 
 
-def _beyond(records: Sequence[RunRecord]) -> Table:
+def _beyond(records: Sequence[RunRecord]) -> list[Sheet]:
     """Gains over Frozen, the ladder's on the same cases beside them; calibration; cases."""
     name = METHODS[LADDER].title
     rows = {name: _gain(LADDER)}
@@ -394,12 +382,11 @@ def _beyond(records: Sequence[RunRecord]) -> Table:
     rows["Retrained backbone, its single models"] = _gain("retrained_backbone", "test single")
     present = {title: cells for title, read in rows.items() if (cells := _cases(records, read))}
     if name not in present:
-        return Table("beyond", "The ladder beside its controls", ())
+        return []
     ladder = present[name]
     controls = [present[METHODS[key].title] for key in CONTROLS if METHODS[key].title in present]
-    against = (_against(ladder, controls),) if len(controls) == len(CONTROLS) else ()
-    sheets = (_ladder_gains(present, ladder), *against, _calibration(records), _by_case(ladder))
-    return Table("beyond", "The ladder beside its controls", sheets)
+    against = [_against(ladder, controls)] if len(controls) == len(CONTROLS) else []
+    return [_ladder_gains(present, ladder), *against, _calibration(records), _by_case(ladder)]
 
 
 def _overall(cells: Cells) -> tuple[str, list[Address]]:
@@ -514,14 +501,12 @@ def _named(address: Address) -> str:
     return f"{dataset} × {TITLES.get(backbone, backbone)}"
 
 
-def _lost_evidence(records: Sequence[RunRecord]) -> Table:
+def _lost_evidence(records: Sequence[RunRecord]) -> list[Sheet]:
     lost = _lost(records)
-    sheet = _lost_sheet({_named(a): worth for a, worth in lost.items()}, "case", advise=True)
-    title = "Where the evidence was lost"
-    return Table("lost-evidence", title, (sheet,) if lost else ())
+    return _lost_sheets({_named(a): worth for a, worth in lost.items()}, "case", advise=True)
 
 
-def _lost_evidence_by_class(records: Sequence[RunRecord]) -> Table:
+def _lost_evidence_by_class(records: Sequence[RunRecord]) -> list[Sheet]:
     classes = max((record.graph.get("classes") or 0 for record in records), default=0)
     by_label = [_lost(records, label) for label in range(classes)]
     rows = {
@@ -530,13 +515,13 @@ def _lost_evidence_by_class(records: Sequence[RunRecord]) -> Table:
         for label, lost in enumerate(by_label)
         if address in lost
     }
-    sheet = _lost_sheet(rows, "case and class", advise=False)
-    title = "Where the evidence was lost, by class"
-    return Table("lost-evidence-by-class", title, (sheet,) if rows else ())
+    return _lost_sheets(rows, "case and class", advise=False)
 
 
-def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: bool) -> Sheet:
-    """Rungs as columns; with the advice behind them."""
+def _lost_sheets(
+    lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: bool
+) -> list[Sheet]:
+    """Rungs as columns; with the advice behind them. None where nothing is known."""
     rungs = [rung for rung in RUNGS if any(rung in worth for worth in lost.values())]
     rows: Rows = {}
     for name, worth in lost.items():
@@ -544,27 +529,25 @@ def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: b
         rows[name] = (*figures, _advice(worth)) if advise else figures
     columns = tuple(f"{rung_title(rung)} over {rung_title(RUNGS[rung].above)}" for rung in rungs)
     title = "What each kind of evidence is worth on held-out nodes (points)"
-    return Sheet(title, corner, (*columns, "advice") if advise else columns, rows)
+    sheet = Sheet(title, corner, (*columns, "advice") if advise else columns, rows)
+    return [sheet] if lost else []
 
 
-_USUAL: dict[str, Callable[[Sequence[RunRecord]], Table]] = {
-    "exposure-oracle": _exposure_oracle,
-    "repair-accuracy": _repair_accuracy,
-    "controls": _controls,
-    "full-controls": _full_controls,
-    "dataset-statistics": _dataset_statistics,
-    "readout-exposure": _readout_exposure,
-    "gains": _gains,
-    "evidence": _evidence,
-    "parameters": _parameters,
-    "time": _time,
+TABLES: dict[str, tuple[str, Callable[[Sequence[RunRecord]], list[Sheet]]]] = {
+    "exposure-oracle": ("Exact-mass oracle on test nodes", _exposure_oracle),
+    "repair-accuracy": ("Test accuracy (%) of frozen models and repairs", _repair_accuracy),
+    "controls": ("Controls: test accuracy (%) over cases", _controls),
+    "full-controls": ("Test accuracy (%) of the controls", _full_controls),
+    "dataset-statistics": ("Datasets after preprocessing", _dataset_statistics),
+    "readout-exposure": ("Exposure of the final aggregation", _readout_exposure),
+    "gains": ("Gains over the frozen model, by dataset", _gains),
+    "evidence": ("Use of reachable evidence, on test nodes", _evidence),
+    "parameters": ("Parameters of the repairs", _parameters),
+    "time": ("Where the time went", _time),
+    "beyond": ("The ladder beside its controls", _beyond),
+    "lost-evidence": ("Where the evidence was lost", _lost_evidence),
+    "lost-evidence-by-class": ("Where the evidence was lost, by class", _lost_evidence_by_class),
 }
-"""The paper's six tables by name; gains by dataset, the use made of reachable evidence, numbers of
-parameters, and what it all cost."""
-TABLES: dict[str, Callable[[Sequence[RunRecord]], Table]] = {
-    **_USUAL,
-    "beyond": _beyond,
-    "lost-evidence": _lost_evidence,
-    "lost-evidence-by-class": _lost_evidence_by_class,
-}
-"""Those, and what goes beyond the paper, which must be asked for."""
+"""By name the title and what makes the sheets: the paper's six tables, ours and those beyond it."""
+BEYOND = ("beyond", "lost-evidence", "lost-evidence-by-class")
+"""Tables that must be asked for."""

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,6 @@ from gnn_repair.study.measures import (
 from gnn_repair.training import Progress
 
 Architecture = type[Backbone] | Backbone | OwnNetwork
-AnyExposure = Exposure
 EVIDENCE = "evidence"
 """The stage in which the use of evidence is counted."""
 
@@ -101,7 +100,7 @@ class Worked:
     masks: Mapping[str, Tensor]
     """By part, [N, S]: a column a split of the case."""
     frozen: Frozen | FrozenNetwork
-    exposure: AnyExposure
+    exposure: Exposure
     findings: OracleFindings
     """Of the oracle."""
     repairs: Mapping[str, Any]
@@ -111,26 +110,25 @@ class Worked:
     seconds: Mapping[str, float]
     """Each run's share of the time by stage."""
     device: torch.device
+    use: Mapping[str, list[Numbers]] = field(default_factory=dict)
+    """By method, how each split uses the evidence, where that was counted."""
 
 
 def run_case(settings: Settings, case: Case, tell: Tell) -> list[RunRecord]:
-    """Train and evaluate the splits of a case together; one record a split."""
+    """Train and evaluate the splits of a case together, of a network of the user's own one after
+    the other; one record a split."""
     device = choose_device(settings.device)
     try:
-        parts = [work_case(settings, part, tell) for part in trained_together(settings, case)]
-        return [record for part in parts for record in _with_use(part, device, tell)]
+        parts = [case]
+        if isinstance(settings.backbones.get(case.backbone), OwnNetwork):
+            parts = [replace(case, splits=(split,)) for split in case.splits]
+        worked = [work_case(settings, part, tell) for part in parts]
+        return [record for part in worked for record in records_of(_with_use(part, tell))]
     finally:
         if device.type == "cuda":
             # The next case has other sizes; what this one's allocator holds would be in its way.
             gc.collect()
             torch.cuda.empty_cache()
-
-
-def trained_together(settings: Settings, case: Case) -> list[Case]:
-    """A network of the user's own is trained one split after the other, a backbone all at once."""
-    if isinstance(settings.backbones.get(case.backbone), OwnNetwork):
-        return [replace(case, splits=(split,)) for split in case.splits]
-    return [case]
 
 
 def work_case(
@@ -146,13 +144,13 @@ def work_case(
     tell("exposing")
     with clock("expose"):
         exposure = exposed(frozen, device)
-    masks = masks_of(data, case)
+    chosen = list(case.splits)
+    masks = {part: as_splits(data[f"{part}_mask"])[:, chosen] for part in PARTS}
     findings = OracleFindings([None] * len(case.splits), None)
     if ORACLE in case.methods:
         tell("oracle")
-        limits = settings.protocol.oracle
         with clock(ORACLE):
-            findings = summarise_oracle(exposure, data.y, masks["val"], masks["test"], limits)
+            findings = summarise_oracle(exposure, data.y, masks, settings.protocol.oracle)
     repairs, predicted = {}, {}
     for name in case.methods:
         if name != ORACLE:
@@ -170,12 +168,7 @@ def work_case(
     )
 
 
-def masks_of(data: Data, case: Case) -> dict[str, Tensor]:
-    """By part, a column a split of the case."""
-    return {part: as_splits(data[f"{part}_mask"])[:, list(case.splits)] for part in PARTS}
-
-
-def exposed(frozen: Frozen | FrozenNetwork, device: torch.device) -> AnyExposure:
+def exposed(frozen: Frozen | FrozenNetwork, device: torch.device) -> Exposure:
     """The final aggregation of a trained model, named as pages name it."""
     if isinstance(frozen, Frozen):
         return expose(frozen)
@@ -257,30 +250,19 @@ def _fit(
 # What is stored of it -----------------------------------------------------------------------------
 
 
-def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[RunRecord]:
-    """The records of a case with how its methods use the evidence."""
+def _with_use(worked: Worked, tell: Tell) -> Worked:
+    """The case with how its methods use the evidence."""
     tell("use of evidence")
-    clock, test = Clock(device), worked.masks["test"]
-    wrong = worked.findings.reachable_errors
+    clock, test = Clock(worked.device), worked.masks["test"]
+    wrong, use = worked.findings.reachable_errors, dict[str, list[Numbers]]()
     with clock(EVIDENCE):
-        use = {
-            name: [
-                {**fixed, **inside}
-                for fixed, inside in zip(
-                    errors_fixed(worked.predicted[name], worked.data.y, wrong, test),
-                    shifts_inside(fitted, worked.exposure, test),
-                    strict=True,
-                )
-            ]
-            for name, fitted in worked.repairs.items()
-        }
-    records = records_of(worked, use, clock.shares(len(worked.case.splits)))
-    return [
-        replace(record, models=_files(worked, member))
-        if record.split in worked.settings.kept_splits
-        else record
-        for member, record in enumerate(records)
-    ]
+        for name, fitted in worked.repairs.items():
+            fixed = errors_fixed(worked.predicted[name], worked.data.y, wrong, test)
+            inside = shifts_inside(fitted, worked.exposure, test)
+            use[name] = [a | b for a, b in zip(fixed, inside, strict=True)]
+    took = clock.shares(len(worked.case.splits))
+    total = worked.seconds["total"] + took[EVIDENCE]
+    return replace(worked, use=use, seconds={**worked.seconds, **took, "total": total})
 
 
 def _files(worked: Worked, member: int) -> dict[str, bytes]:
@@ -298,33 +280,28 @@ def _files(worked: Worked, member: int) -> dict[str, bytes]:
     return files if FROZEN in files else {}
 
 
-def records_of(
-    worked: Worked,
-    use: Mapping[str, list[Numbers]] | None = None,
-    more: Mapping[str, float] | None = None,
-) -> list[RunRecord]:
-    """What is stored of a case, one record a split.
-
-    Args:
-        worked: the case.
-        use: by method, how each split uses evidence; records lack these numbers unless given.
-        more: seconds by further stages, a run's share each.
-    """
-    case, protocol, data = worked.case, worked.settings.protocol, worked.data
-    keys = stage_keys(protocol, case.dataset, case.backbone)
+def records_of(worked: Worked) -> list[RunRecord]:
+    """What is stored of a case, one record a split."""
+    case, settings, data = worked.case, worked.settings, worked.data
+    keys = stage_keys(settings.protocol, case.dataset, case.backbone)
     stages = [FROZEN, *(name for name in case.methods if name in keys)]
     frozen = worked.frozen
+    nothing: list[Numbers] = [{}] * len(case.splits)
     sizes = {
         "parameters": sum(value[0].numel() for value in frozen.parameters.values()),
         "terms": worked.exposure.num_terms,
     }
-    accuracies = _scores(frozen, frozen.logits.argmax(2), worked, [{}] * len(case.splits), sizes)
-    methods = {name: _method_scores(worked, name, (use or {}).get(name)) for name in worked.repairs}
-    seconds = {**worked.seconds, **(more or {})}
-    seconds["total"] = sum((more or {}).values(), seconds["total"])
+    accuracies = _scores(frozen, frozen.logits.argmax(2), worked, nothing, sizes)
+    methods = {}
+    for name, fitted in worked.repairs.items():
+        more = further_scores(fitted, worked.exposure, data.y, worked.masks["test"])
+        used = worked.use.get(name, nothing)
+        rows = [own | use for own, use in zip(more, used, strict=True)]
+        sizes = {"parameters": int(fitted.num_parameters)}
+        methods[name] = _scores(fitted, worked.predicted[name], worked, rows, sizes)
     return [
         RunRecord(
-            protocol=protocol.digest,
+            protocol=settings.protocol.digest,
             dataset=case.dataset,
             backbone=case.backbone,
             split=split,
@@ -339,23 +316,14 @@ def records_of(
             frozen=accuracies[member],
             oracle=worked.findings.summaries[member],
             methods={name: rows[member] for name, rows in methods.items()},
-            seconds=dict(seconds),
+            seconds=dict(worked.seconds),
             members=len(case.splits),
             stack=list(case.splits),
             environment=environment(worked.device),
+            models=_files(worked, member) if split in settings.kept_splits else {},
         )
         for member, split in enumerate(case.splits)
     ]
-
-
-def _method_scores(worked: Worked, name: str, use: list[Numbers] | None) -> list[Numbers]:
-    """A method's accuracies, what else is counted of it, and how it was found, one per split."""
-    fitted, exposure = worked.repairs[name], worked.exposure
-    more = further_scores(fitted, exposure, worked.data.y, worked.masks["test"])
-    if use is not None:
-        more = [{**own, **used} for own, used in zip(more, use, strict=True)]
-    sizes = {"parameters": int(fitted.num_parameters)}
-    return _scores(fitted, worked.predicted[name], worked, more, sizes)
 
 
 def _scores(
@@ -385,12 +353,9 @@ def _scores(
 def environment(device: torch.device) -> dict[str, str]:
     """What a result was made with: versions, device and source revision."""
     packages = ("torch", "torch-geometric", "numpy", "numba", "highspy")
-    cuda = device.type == "cuda"
-    name = (
-        torch.cuda.get_device_name(device)
-        if cuda
-        else f"{device.type}, {torch.get_num_threads()} threads"
-    )
+    name = f"{device.type}, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
     return {
         "gnn-repair": gnn_repair.__version__,
         **source(),

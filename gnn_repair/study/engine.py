@@ -11,10 +11,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from gnn_repair.errors import GnnRepairError, InputError
+from gnn_repair.budget import check_whole
+from gnn_repair.errors import GnnRepairError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -85,11 +87,7 @@ class LocalEngine(Engine):
         tell: Callable[[Task, str], None] | None = None,
     ) -> Generator[tuple[Task, Result | Failure], None, None]:
         for task in tasks:
-
-            def say(text: str, task: Task = task) -> None:
-                if tell is not None:
-                    tell(task, text)
-
+            say: Tell = (lambda text: None) if tell is None else partial(tell, task)
             say("starting")
             yield task, attempt(work, shared, task, say)
 
@@ -103,8 +101,7 @@ class ProcessEngine(Engine):
     """
 
     def __init__(self, jobs: int) -> None:
-        if type(jobs) is not int or jobs < 1:
-            raise InputError(f"{jobs!r:.60} jobs cannot do anything; give at least 1")
+        check_whole("ProcessEngine", "jobs", jobs, 1)
         self.jobs = jobs
 
     def map(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,6 +16,7 @@ from torch_geometric.data import Data
 from tqdm.auto import tqdm
 
 from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
+from gnn_repair.budget import as_list, check_type
 from gnn_repair.catalog import data_root, find_dataset
 from gnn_repair.checks import as_splits, check_data
 from gnn_repair.datasets import load_dataset
@@ -22,13 +24,9 @@ from gnn_repair.datasets.loading import SPLITS
 from gnn_repair.devices import choose_device, parse_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.methods import METHODS
+from gnn_repair.published import counted
 from gnn_repair.results.protocol import PAPER, Protocol
-from gnn_repair.results.records import (
-    Case,
-    RunRecord,
-    all_runs,
-    check_splits,
-)
+from gnn_repair.results.records import Case, RunRecord, all_runs, check_splits
 from gnn_repair.results.store import (
     PAPER_BACKBONES,
     PAPER_DATASETS,
@@ -62,11 +60,6 @@ class Watcher:
 
     def noted(self, text: str) -> None:
         """Something that a reader should know, once."""
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 run`` or ``3 runs``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 QUIET = 60.0
@@ -184,12 +177,13 @@ def run_study(
             ``none``.
         work: what a case does; for tests.
     """
-    for name, value, kind in (("engine", engine, Engine), ("watcher", watcher, Watcher)):
-        if value is not None and not isinstance(value, kind):
-            raise InputError(f"{name} is {value!r:.60}; give a {kind.__name__}")
+    engine = LocalEngine() if engine is None else engine
+    watcher = Watcher() if watcher is None else watcher
+    check_type("engine", engine, Engine, "an Engine")
+    check_type("watcher", watcher, Watcher, "a Watcher")
     if keep_models not in KEEP:
         raise InputError(f"keep_models is {keep_models!r:.60}; choose from {', '.join(KEEP)}")
-    watcher, held = watcher or Watcher(), Store(store)
+    held = Store(store)
     graphs, models = _axis(datasets, "datasets"), _axis(backbones, "backbones")
     runs = all_runs(graphs, models, check_splits(splits))
     chosen = sorted({run.split for run in runs})
@@ -200,10 +194,8 @@ def run_study(
         return Outcome(protocol.digest, len(plan.done))
     shared = None
     if work is None:
-        remote = engine is not None and engine.elsewhere
-        shared = checked_settings(
-            graphs, models, plan.cases, protocol, device, root, remote, frozenset(kept)
-        )
+        where = (device, root, engine.elsewhere)
+        shared = checked_settings(graphs, models, plan.cases, protocol, *where, frozenset(kept))
         work = run_case
         for name, given in shared.backbones.items():
             if isinstance(given, OwnNetwork):
@@ -216,7 +208,7 @@ def run_study(
             held.refuse_newer(protocol.digest, run)
     held.begin(protocol)
     watcher.planned(plan)
-    results = (engine or LocalEngine()).map(work, plan.cases, shared, watcher.stage)
+    results = engine.map(work, plan.cases, shared, watcher.stage)
     # Closing it, however this ends, takes back what a cluster has not begun.
     with closing(results):
         stored, failures = _collect(results, held, protocol.digest, watcher)
@@ -225,11 +217,8 @@ def run_study(
 
 def _axis(axis: Any, name: str) -> Any:
     """A mapping or a list of names."""
-    if isinstance(axis, Mapping):
-        return axis
-    if isinstance(axis, str) or not isinstance(axis, Iterable):
-        raise InputError(f"{name} is {axis!r:.60}; give a list of names, or a mapping from names")
-    return list(axis)
+    wanted = "a list of names, or a mapping from names"
+    return axis if isinstance(axis, Mapping) else as_list(name, axis, wanted)
 
 
 def _collect(
@@ -269,15 +258,7 @@ def checked_settings(
 ) -> Settings:
     """What all cases share, after everything known has been checked.
 
-    Args:
-        datasets: names, or graphs by name.
-        backbones: names, or architectures by name.
-        cases: what is to be run.
-        protocol: all settings.
-        device: where cases run.
-        root: folder of the raw datasets.
-        elsewhere: whether that is another machine, of whose devices and files nothing is known.
-        kept_splits: whose models go along with their records.
+    Of the devices and files of another machine (``elsewhere``) nothing is known.
     """
     if not elsewhere:
         choose_device(device)
@@ -286,12 +267,12 @@ def checked_settings(
     load: Any
     if isinstance(datasets, Mapping):
         splits = {name: _given(name, data) for name, data in datasets.items()}
-        load = HeldDatasets(dict(datasets))
+        load = dict(datasets).__getitem__
     else:
         named = [find_dataset(name) for name in datasets]
         if not elsewhere and any(spec.source is not None for spec in named):
             data_root(root)
-        splits, load = dict.fromkeys(datasets, SPLITS), NamedDatasets(root, protocol.data.draw)
+        splits, load = dict.fromkeys(datasets, SPLITS), partial(_load, root, protocol.data.draw)
     chosen = _architectures(backbones, protocol)
     for case in cases:
         for split in case.splits:
@@ -300,19 +281,15 @@ def checked_settings(
                     f"split {split} does not exist; {case.dataset} has splits 0 to "
                     f"{splits[case.dataset] - 1}"
                 )
-        if isinstance(chosen.get(case.backbone), OwnNetwork):
-            _refuse_retrained(case)
-    return Settings(protocol, load, chosen, device, kept_splits)
-
-
-def _refuse_retrained(case: Case) -> None:
-    """A method that trains the backbone again needs a Backbone."""
-    for name in case.methods:
-        if name in METHODS and "frozen" in METHODS[name].needs:
+        again = [
+            name for name in case.methods if "frozen" in getattr(METHODS.get(name), "needs", ())
+        ]
+        if again and isinstance(chosen.get(case.backbone), OwnNetwork):
             raise InputError(
-                f"{name} trains the backbone again, which a study does with a Backbone alone; "
+                f"{again[0]} trains the backbone again, which a study does with a Backbone alone; "
                 f"leave it out of the methods for {case.backbone!r}, which is an OwnNetwork"
             )
+    return Settings(protocol, load, chosen, device, kept_splits)
 
 
 def _given(name: str, data: Any) -> int:
@@ -351,44 +328,21 @@ def _architecture(name: str, given: Any) -> Architecture:
         isinstance(given, type) and issubclass(given, Backbone)
     ):
         return given
-    if isinstance(given, type) and issubclass(given, nn.Module):
-        return OwnNetwork(given, title=given.__name__)
+    builds = issubclass(given, nn.Module) if isinstance(given, type) else callable(given)
+    if builds and not isinstance(given, nn.Module):
+        return OwnNetwork(given, title=getattr(given, "__name__", name))
     found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     remedy = (
         "a study trains its models itself; give its class, say how it is built with an OwnNetwork "
         "(docs/howto/backbone.md), or look at a trained model with gnn_repair.expose"
         if isinstance(given, nn.Module)
-        else "give a Backbone class or instance"
+        else "give a Backbone, an OwnNetwork, or what builds a network from the numbers of "
+        "features and classes"
     )
     raise InputError(f"backbone {name!r} is {found}, which is no Backbone; {remedy}")
 
 
-@dataclass
-class NamedDatasets:
-    """Datasets by name; the last one is kept, because cases of a dataset follow each other."""
-
-    root: str | Path | None = None
-    draw: str = "torch"
-    _last: tuple[str, Data] | None = field(default=None, repr=False)
-
-    def __call__(self, name: str) -> Data:
-        if self._last is None or self._last[0] != name:
-            draw: Any = self.draw  # checked with the protocol
-            self._last = (name, load_dataset(name, self.root, draw=draw))
-        return self._last[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A worker elsewhere loads its own."""
-        return {"root": self.root, "draw": self.draw, "_last": None}
-
-
-@dataclass(frozen=True)
-class HeldDatasets:
-    """Datasets that the user holds."""
-
-    datasets: Mapping[str, Data]
-
-    def __call__(self, name: str) -> Data:
-        data = self.datasets[name]
-        check_data(data)
-        return data
+@lru_cache(maxsize=1)
+def _load(root: str | Path | None, draw: Any, name: str) -> Data:
+    """A dataset by name; the last one is kept, because cases of a dataset follow each other."""
+    return load_dataset(name, root, draw=draw)

@@ -6,7 +6,8 @@ A record holds counts, so that shares can be formed over any set of runs; tables
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import BLOCKS, FROZEN, RUNGS
 from gnn_repair.oracle.fallback import solve_with_second_attempts
-from gnn_repair.oracle.lps import Piece
 from gnn_repair.oracle.metrics import Reach, reach
 from gnn_repair.oracle.problems import (
     CAN,
@@ -29,9 +28,9 @@ from gnn_repair.oracle.problems import (
     Integers,
     Problems,
     Tables,
-    require_no_head,
     selection,
 )
+from gnn_repair.oracle.rates import count_reach
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import REACHABLE, REALIZABLE
 from gnn_repair.repair import FittedRepair
@@ -55,21 +54,37 @@ class OracleFindings(NamedTuple):
 
 
 def summarise_oracle(
-    exposure: Exposure,
-    y: Tensor,
-    val_mask: Tensor,
-    test_mask: Tensor,
-    settings: OracleProtocol,
+    exposure: Exposure, y: Tensor, parts: Mapping[str, Tensor], settings: OracleProtocol
 ) -> OracleFindings:
-    """Solve the true class of every node in the masks [N, S]; one summary a member."""
-    parts = {"val": val_mask, "test": test_mask}
-    summaries, reachable_errors = _summarise(exposure, y, parts, settings)
-    wrong = exposure.frozen_logits.argmax(2).cpu() != y.cpu()
+    """Solve the true class of every node in the masks [N, S] of ``val`` and ``test``."""
+    headed = exposure.head is not None
+    asked = (parts["val"] | parts["test"]).to(exposure.recipients.device)
+    solution = solve(exposure, y, asked)
+    mistakes = exposure.frozen_logits.argmax(2).cpu() != y.cpu()
+    wrong = mistakes.numpy()[solution.member, solution.node]
+    verdict = solution.verdict_at(settings.reachable_above)
+    active = solution.active_above(settings.active_above)
+    chances: list[Numbers] = [{}] * exposure.num_members
     if settings.reachable_above == REACHABLE:  # chance counts wins above this alone
-        errors = wrong.t() & test_mask.cpu()
-        for summary, chance in zip(summaries, chance_figures(exposure, y, errors), strict=True):
-            summary["test"] |= chance
-    return OracleFindings([*summaries], reachable_errors)
+        chances = chance_figures(exposure, y, mistakes.t() & parts["test"].cpu())
+    summaries: list[dict[str, Any] | None] = []
+    for member, chance in enumerate(chances):
+        own = solution.member == member
+        summary: dict[str, Any] = {}
+        for part in ("val", "test"):
+            chosen = own & parts[part][:, member].cpu().numpy()[solution.node]
+            summary[part] = _figures(verdict[chosen], wrong[chosen], active[chosen], headed)
+        summary["test"] |= chance
+        codes = solution.status[own]
+        summary["status"] = {
+            name: int((codes == code).sum()) for code, name in STATUS.items() if code in codes
+        }
+        if not headed:
+            summary["largest_gap"] = float(np.nanmax(solution.gap[own], initial=0.0))
+        summaries.append(summary)
+    found = torch.zeros(mistakes.shape, dtype=torch.bool)
+    found[solution.member, solution.node] = torch.from_numpy((verdict == CAN) & wrong)
+    return OracleFindings(summaries, found)
 
 
 def chance_figures(exposure: Exposure, y: Tensor, errors: Tensor) -> list[Numbers]:
@@ -84,48 +99,14 @@ def chance_figures(exposure: Exposure, y: Tensor, errors: Tensor) -> list[Number
     tables = []
     for member, figures in enumerate(found.members):
         own = found.classes.member == member
-        table: Numbers = {"reachable_classes": _mean_of(found.classes.count[own])}
+        counts = found.classes.count[own]
+        table: Numbers = {"reachable_classes": float(counts.mean()) if len(counts) else None}
         for name, mean in (("chance_reach", figures.chance), ("excess", figures.excess)):
             table[name] = None if np.isnan(mean.low) else mean.low
             if mean.high > mean.low:
                 table[f"{name}_possible"] = mean.high
         tables.append(table)
     return tables
-
-
-def _mean_of(values: NDArray[Any]) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
-def _summarise(
-    exposure: Exposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
-) -> tuple[list[dict[str, Any]], Tensor]:
-    """One summary per member, and the errors [S, N] that a reweighting is proved to undo."""
-    headed = exposure.head is not None
-    asked = (parts["val"] | parts["test"]).to(exposure.recipients.device)
-    solution = solve(exposure, y, asked)
-    mistakes = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
-    wrong = mistakes[solution.member, solution.node]
-    verdict = solution.verdict_at(settings.reachable_above)
-    active = solution.active_above(settings.active_above)
-    summaries: list[dict[str, Any]] = []
-    for member in range(exposure.num_members):
-        own = solution.member == member
-        summary: dict[str, Any] = {}
-        for part, mask in parts.items():
-            chosen = own & mask[:, member].cpu().numpy()[solution.node]
-            summary[part] = _figures(verdict[chosen], wrong[chosen], active[chosen], headed)
-        summary["status"] = _by_status(solution.status[own])
-        if not headed:
-            summary["largest_gap"] = float(np.nanmax(solution.gap[own], initial=0.0))
-        summaries.append(summary)
-    found = torch.zeros(mistakes.shape, dtype=torch.bool)
-    found[solution.member, solution.node] = torch.from_numpy((verdict == CAN) & wrong)
-    return summaries, found
-
-
-def _by_status(codes: NDArray[Any]) -> dict[str, int]:
-    return {name: int((codes == code).sum()) for code, name in STATUS.items() if code in codes}
 
 
 def _figures(verdict: NDArray[Any], wrong: Flags, active: Integers, headed: bool) -> Numbers:
@@ -136,17 +117,13 @@ def _figures(verdict: NDArray[Any], wrong: Flags, active: Integers, headed: bool
     """
     proved, undecided = verdict == CAN, verdict == UNDECIDED
     counted = np.ones_like(proved) if headed else ~undecided
-    counts = {
-        "nodes": int(counted.sum()),
-        "reachable": int(proved.sum()),
-        "errors": int((wrong & counted).sum()),
-        "reachable_errors": int((proved & wrong).sum()),
-        "undecided": int(undecided.sum()),
-    }
+    found = count_reach(proved, wrong, active, counted)
+    names = ("nodes", "reachable", "errors", "reachable_errors")
+    counts = {name: getattr(found, name) for name in names} | {"undecided": int(undecided.sum())}
     ratios = {
-        "true_class_reach": (counts["reachable"], counts["nodes"]),
-        "error_reach": (counts["reachable_errors"], counts["errors"]),
-        "support": (int(active[proved].sum()), counts["reachable"]),
+        "true_class_reach": (found.reachable, found.nodes),
+        "error_reach": (found.reachable_errors, found.errors),
+        "support": (found.active, found.reachable),
     }
     if headed:
         possible = proved | undecided
@@ -173,95 +150,43 @@ def _figures(verdict: NDArray[Any], wrong: Flags, active: Integers, headed: bool
 # when the bound says that none does, and otherwise undecided.
 
 
-@dataclass(frozen=True, eq=False)
-class Displacements:
-    """One shift a member and node, and where it lies."""
+class Displacements(NamedTuple):
+    """Where shifts lie, [L] each; one that is neither inside nor outside is undecided."""
 
     member: Integers
-    """[L]."""
-    node: Integers
-    """[L]."""
-    distance: Floats
-    """[L]: to the nearest point of D_v that was found, in the largest class; NaN: none was."""
-    bound: Floats
-    """[L]: what the distance is at least."""
     inside: Flags
-    """[L]: a reweighting makes this shift."""
+    """A reweighting makes this shift."""
     outside: Flags
-    """[L]: proved that none does."""
-
-    @property
-    def undecided(self) -> Flags:
-        """[L]: neither."""
-        undecided: Flags = ~(self.inside | self.outside)
-        return undecided
+    """Proved that none does."""
 
 
-def solve_displacements(
-    exposure: Exposure,
-    shift: Tensor,
-    nodes: Tensor | None = None,
-    *,
-    tolerance: float = REALIZABLE,
-    threads: int | None = None,
-) -> Displacements:
-    """Decide of each shift q_v whether it lies in D_v.
+def solve_displacements(exposure: Exposure, shift: Tensor, nodes: Tensor) -> Displacements:
+    """Decide of shifts q_v whether they lie in D_v, up to rounding relative to max(1, |q|, |m ℓ|).
 
     Args:
-        exposure: the frozen model.
-        shift: q, [S, n, C]; a common offset of a node's classes does not matter.
-        nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
-        tolerance: distance accepted, relative to max(1, |q|, |m ℓ|).
-        threads: worker threads; all cores unless given.
+        exposure: the frozen model, without a nonlinear head.
+        shift: q, finite, [S, n, C]; a common offset of a node's classes does not matter.
+        nodes: which are asked about, [N, S] bool.
     """
-    require_no_head(exposure, "which shifts it can make is not known")
-    expected = (exposure.num_members, exposure.num_recipients, exposure.num_classes)
-    if not isinstance(shift, Tensor) or tuple(shift.shape) != expected:
-        shape = list(shift.shape) if isinstance(shift, Tensor) else type(shift).__name__
-        raise InputError(f"shift has shape {shape} instead of {list(expected)}")
     goal = shift.detach().double().cpu().numpy()
-    if not np.isfinite(goal).all():
-        raise InputError("shift holds NaN or infinite values; a repair that diverged has no shifts")
     member, position = selection(exposure, nodes)
     tables = Tables.of(exposure)
     asked = Problems(member, position, np.zeros(len(member), np.int64))
     frozen = exposure.frozen_logits.detach().cpu().numpy()
-    solved = solve_with_second_attempts(_two_sided(tables, frozen, goal), asked, threads)
-    allowed = tolerance * _sizes(tables, goal, member, position)
-    return _verdicts(tables, asked, solved, allowed)
-
-
-def _verdicts(tables: Tables, asked: Problems, solved: Piece, allowed: Floats) -> Displacements:
-    """What margin and bound say of each; an answer that nobody could certify says nothing."""
-    known = solved.status != FAILED
-    distance = np.where(known, np.maximum(-solved.margin, 0.0), np.nan)
-    bound = np.where(known, np.maximum(-solved.bound, 0.0), 0.0)
-    return Displacements(
-        asked.member,
-        tables.nodes[asked.position],
-        distance,
-        bound,
-        inside=distance <= allowed,
-        outside=bound > allowed,
-    )
+    solved = solve_with_second_attempts(_two_sided(tables, frozen, goal), asked, None)
+    allowed = REALIZABLE * _sizes(tables, goal, member, position)
+    known = solved.status != FAILED  # an answer that nobody could certify says nothing
+    inside = known & (np.maximum(-solved.margin, 0.0) <= allowed)
+    return Displacements(member, inside, known & (np.maximum(-solved.bound, 0.0) > allowed))
 
 
 def _two_sided(tables: Tables, frozen: Floats, shift: Floats) -> Tables:
-    """The oracle's tables with classes 0, +P ℓ and −P ℓ; the fixed logits hold the goals.
-
-    Args:
-        tables: the exposure's own.
-        frozen: z⁰, [S, N, C].
-        shift: q, [S, n, C].
-    """
+    """The oracle's tables with classes 0, +P ℓ and −P ℓ; the fixed logits hold the goals, which
+    z⁰ [S, N, C] and q [S, n, C] give."""
     columns = _centred(tables.contributions)
     goal = np.zeros_like(tables.fixed_logits)
     goal[:, tables.nodes] = _centred((frozen - tables.fixed_logits)[:, tables.nodes] + shift)
-    return replace(
-        tables,
-        contributions=_mirrored(columns),
-        fixed_logits=_mirrored(-goal),
-    )
+    return replace(tables, contributions=_mirrored(columns), fixed_logits=_mirrored(-goal))
 
 
 def _mirrored(values: Floats) -> Floats:
@@ -281,19 +206,13 @@ def _sizes(tables: Tables, shift: Floats, member: Integers, position: Integers) 
     out: Floats = np.maximum(1.0, np.abs(shift[member, position]).max(axis=1, initial=0.0))
     for s in np.unique(member):
         own = member == s
-        mass = tables.mass[min(int(s), len(tables.mass) - 1)].max(axis=1, initial=0.0)
-        by_node = mass * _largest_term(largest[s], tables.rows, ends)
+        by_node = tables.mass[min(int(s), len(tables.mass) - 1)].max(axis=1, initial=0.0)
+        by_node[ends[:-1] == ends[1:]] = 0.0
+        some = np.flatnonzero(np.diff(ends) > 0)
+        if len(some):
+            # Recipients without terms begin where the next one does, so leaving them out is enough.
+            by_node[some] *= np.maximum.reduceat(largest[s][tables.rows], ends[some])
         out[own] = np.maximum(out[own], by_node[position[own]])
-    return out
-
-
-def _largest_term(largest: Floats, rows: NDArray[Any], ends: Integers) -> Floats:
-    """[n]: the largest of a recipient's terms; 0 where it has none."""
-    out = np.zeros(len(ends) - 1)
-    some = np.flatnonzero(np.diff(ends) > 0)
-    if len(some):
-        # Recipients without terms begin where the next one does, so leaving them out is enough.
-        out[some] = np.maximum.reduceat(largest[rows], ends[some])
     return out
 
 
@@ -305,11 +224,7 @@ def errors_fixed(
 ) -> list[Numbers]:
     """How many of the frozen model's reachable errors on test nodes a method predicts right.
 
-    Args:
-        predicted: [S, N] classes.
-        y: [N].
-        reachable_errors: [S, N] bool; None: the oracle was not asked.
-        test: [N, S] bool.
+    ``predicted`` are classes [S, N]; ``reachable_errors`` [S, N], None: the oracle was not asked.
     """
     if reachable_errors is None:
         return [{} for _ in predicted]
@@ -323,11 +238,6 @@ def shifts_inside(fitted: FittedRepair[Any], exposure: Exposure, test: Tensor) -
 
     A member that kept the frozen rule (epoch 0) has learned no shift, and one that has no test
     node has none to ask about.
-
-    Args:
-        fitted: the method.
-        exposure: what it was fitted on.
-        test: [N, S] bool.
     """
     members = range(fitted.num_members)
     # Behind a head what reweighting adds to logits is no polytope D_v, so nothing is asked.
@@ -344,7 +254,7 @@ def shifts_inside(fitted: FittedRepair[Any], exposure: Exposure, test: Tensor) -
         {
             "shifts": int(own.sum()),
             "shifts_inside": int((own & found.inside).sum()),
-            "shifts_undecided": int((own & found.undecided).sum()),
+            "shifts_undecided": int((own & ~found.inside & ~found.outside).sum()),
         }
         if bool(learned[member])
         else {}
@@ -359,14 +269,7 @@ def shifts_inside(fitted: FittedRepair[Any], exposure: Exposure, test: Tensor) -
 def further_scores(
     fitted: FittedRepair[Any], exposure: Exposure, y: Tensor, test: Tensor
 ) -> list[Numbers]:
-    """One table a member; empty for most methods.
-
-    Args:
-        fitted: the method.
-        exposure: what it was fitted on.
-        y: [N].
-        test: [N, S] bool.
-    """
+    """One table a member; empty for most methods."""
     members = range(fitted.num_members)
     y, masks = y.to(exposure.recipients.device), test.t().to(exposure.recipients.device)
     if isinstance(fitted, FittedLadder):

@@ -7,16 +7,17 @@ again elsewhere; an error raised by the task itself is a :class:`Failure` and is
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
+from gnn_repair.budget import check_real, check_whole
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study.engine import Engine, Failure, Result, Task, Work, attempt
 
@@ -59,14 +60,12 @@ class RayEngine(Engine):
         retries: int = RETRIES,
     ) -> None:
         for name, value in (("cpus", cpus), ("gpus", gpus)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(f"{name} is {value!r:.60}; give a number")
-        if not (0 <= cpus < math.inf and 0 <= gpus < math.inf) or cpus + gpus == 0:
-            raise InputError(f"a task cannot run on {cpus} CPUs and {gpus} GPUs; ask for some")
+            check_real("RayEngine", name, value, 0)
+        if cpus + gpus == 0:
+            raise InputError("a task cannot run on 0 CPUs and 0 GPUs; ask for some")
         if address is not None and (not isinstance(address, str) or not address.strip()):
             raise InputError(f"the Ray address is {address!r:.60}; give one such as 'auto'")
-        if type(retries) is not int or retries < 0:
-            raise InputError(f"retries is {retries!r:.60}; give a whole number from 0")
+        check_whole("RayEngine", "retries", retries, 0)
         self.ray = _ray(alone=address is None)
         self.address, self.needs = address, {"num_cpus": cpus, "num_gpus": gpus}
         self.retries = retries
@@ -95,15 +94,11 @@ class RayEngine(Engine):
                     yield pending.pop(reference), outcome
         finally:
             if not head.gone:
-                self._take_back(pending)
+                for reference in pending:  # what the cluster has not finished
+                    with contextlib.suppress(Exception):
+                        self.ray.cancel(reference, force=True)
                 if own:
                     self.ray.shutdown()
-
-    def _take_back(self, pending: Iterable[Any]) -> None:
-        """Cancel what a cluster has not finished."""
-        for reference in pending:
-            with contextlib.suppress(Exception):
-                self.ray.cancel(reference, force=True)
 
     def _connect(self) -> bool:
         """Join or start a cluster; tells whether the connection is ours to close."""
@@ -114,7 +109,8 @@ class RayEngine(Engine):
         if endpoint and not answers(endpoint, SILENCE):
             raise InputError(f"no Ray cluster answers at {self._where()}; {remedy}")
         try:
-            within(CONNECT, self._init)
+            options = {"log_to_driver": False, "logging_level": "ERROR"}
+            within(CONNECT, partial(self.ray.init, address=self.address, **options))
         except TimeoutError as error:
             raise InputError(
                 f"what answers at {self._where()} is no Ray cluster, or a stuck one: it did not "
@@ -126,9 +122,6 @@ class RayEngine(Engine):
                 f"no Ray cluster answers at {self._where()} ({reason}); {remedy}"
             ) from error
         return True
-
-    def _init(self) -> None:
-        self.ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
 
     def _where(self) -> str:
         return repr(self.address or os.environ.get("RAY_ADDRESS"))
@@ -164,11 +157,7 @@ class RayEngine(Engine):
 def _attempt(place: tuple[Work[Task, Result], Any], task: Task) -> Result | Failure:
     """Runs on a worker."""
     work, shared = place
-    return attempt(work, shared, task, _silent)
-
-
-def _silent(text: str) -> None:
-    """Nobody watches a worker."""
+    return attempt(work, shared, task, lambda text: None)  # nobody watches a worker
 
 
 def _ray(alone: bool) -> ModuleType:

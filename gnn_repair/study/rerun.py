@@ -9,14 +9,12 @@ then the same model, and where it is not, it says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS
 from gnn_repair.results.protocol import PAPER, Protocol
 from gnn_repair.results.records import FROZEN, ORACLE, Case, RunRecord, all_runs, chosen_methods
@@ -25,11 +23,10 @@ from gnn_repair.study.case import Architecture, Worked, records_of, work_case
 from gnn_repair.study.grid import checked_settings
 
 
-@dataclass(frozen=True, eq=False)
-class Rerun:
-    """A run with its model at hand: one split of a worked case."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rerun(Worked):
+    """A run with its models at hand: one split of a worked case."""
 
-    worked: Worked
     split: int
     stored: RunRecord | None = None
     """The record it repeats, if there is one."""
@@ -37,43 +34,22 @@ class Rerun:
     """Models that were read from the store: ``frozen`` and methods."""
 
     @property
-    def case(self) -> Case:
-        """Dataset, backbone and the splits trained together."""
-        return self.worked.case
-
-    @property
     def member(self) -> int:
         """The split's place among those trained together."""
         return self.case.splits.index(self.split)
 
     @property
-    def data(self) -> Data:
-        """The graph."""
-        return self.worked.data
-
-    @property
-    def exposure(self) -> Exposure:
-        """Of all splits trained together."""
-        return self.worked.exposure
-
-    @property
-    def repairs(self) -> Mapping[str, Any]:
-        """Fitted repairs by method."""
-        return self.worked.repairs
-
-    @property
-    def test_mask(self) -> Tensor:
-        """[N]: the split's test nodes."""
-        return self.worked.masks["test"][:, self.member].cpu()
-
-    @property
     def record(self) -> RunRecord:
         """What the study would store of it."""
-        return records_of(self.worked)[self.member]
+        return records_of(self)[self.member]
+
+    def mask(self, part: str) -> Tensor:
+        """[N]: the split's ``train``, ``val`` or ``test`` nodes."""
+        return self.masks[part][:, self.member].cpu()
 
     def beside(self, split: int) -> Rerun | None:
         """Another split of those trained together; None where it is not among them."""
-        return Rerun(self.worked, split) if split in self.case.splits else None
+        return replace(self, split=split, stored=None) if split in self.case.splits else None
 
     def provenance(self) -> str:
         """Which run this is, in a sentence for readers."""
@@ -127,14 +103,9 @@ def rerun(
     """One run with its models: those the store kept, else made again with its stack.
 
     Args:
-        dataset: its name.
-        backbone: its name.
-        split: which split.
+        dataset: its name, like ``backbone``.
         source: where the run is stored; without it the split is trained alone.
-        protocol: all settings.
         methods: repairs to show; those of the stored run, or the paper's four, unless named.
-        device: ``"auto"`` takes the GPU when there is one.
-        root: folder of the raw datasets.
         backbones: where the backbone is the user's own, a mapping that has it.
         datasets: where the graph is the user's own, likewise.
         tell: told what is being done.
@@ -154,22 +125,18 @@ def rerun(
     # What was kept is read on the CPU, whatever trained it.
     place = "cpu" if files and device == "auto" else device
     settings = checked_settings(graphs, models, [case], protocol, place, root)
-    worked = work_case(settings, case, _stages(tell), files)
-    return Rerun(worked, split, stored, tuple(files))
-
-
-def _stages(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Each stage once, not every epoch."""
     last = ""
 
     def say(text: str) -> None:
+        """Each stage once, not every epoch."""
         nonlocal last
         stage = text.partition(", epoch")[0]
         if stage != last:
             last = stage
             tell(stage)
 
-    return say
+    worked = work_case(settings, case, say, files)
+    return Rerun(**vars(worked), split=split, stored=stored, kept=tuple(files))
 
 
 def stack_of(source: ResultsSource | None, record: RunRecord) -> tuple[int, ...]:

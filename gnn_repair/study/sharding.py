@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.parts import focused
@@ -70,18 +70,17 @@ def solve_oracle_sharded(
         return solve(exposure, target, nodes, threads=threads)
     place = target.cpu() if isinstance(target, Tensor) else target
     names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
-    whole = _joined(_mapped(engine, "oracle", _solve_shard, tasks, (place, threads)))
-    return replace(whole, skipped=asked.skipped, n_id=names)
+    parts = _mapped(engine, "oracle", _solve_shard, tasks, (place, threads))
+    whole = Solution.concatenate(parts)
+    ordered = whole.taken(np.lexsort((whole.target, whole.recipient, whole.member)))
+    return replace(ordered, skipped=asked.skipped, n_id=names)
 
 
 def _check(exposure: Any, engine: Any, **numbers: Any) -> None:
-    if not isinstance(exposure, Exposure):
-        raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
-    if engine is not None and not isinstance(engine, Engine):
-        raise InputError(f"engine is {engine!r:.60}; give an Engine")
+    check_type("exposure", exposure, Exposure, "what gnn_repair.expose returns")
+    check_type("engine", LocalEngine() if engine is None else engine, Engine, "an Engine")
     for name, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise InputError(f"{name} is {value!r:.60}; give a whole number from 1")
+        check_whole("sharding", name, value, 1)
 
 
 def _mapped(
@@ -103,7 +102,11 @@ def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     load = ends + torch.arange(len(ends))
     marks = torch.arange(1, shards) * load[-1] // shards
     cuts = [0, *torch.searchsorted(load, marks).tolist(), exposure.num_recipients]
-    made, slim = list[Shard](), _slim(exposure)
+    # Without the states behind the contributions, on the CPU.
+    state, messages = exposure.state[..., :0], exposure.messages[..., :0]
+    slim = replace(exposure, state=state, messages=messages, embedding=None)
+    slim = slim if slim.recipients.device.type == "cpu" else slim.to("cpu")
+    made: list[Shard] = []
     for first, last in pairwise(cuts):
         if bool(mask[slim.recipients[first:last]].any()):
             part, places, _ = focused(slim, torch.arange(first, last))
@@ -111,13 +114,6 @@ def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
             asked[part.recipients] = mask[places][part.recipients]
             made.append(Shard(part, places, asked, first, int(ends[first])))
     return made
-
-
-def _slim(exposure: Exposure) -> Exposure:
-    """Without the states behind the contributions, on the CPU."""
-    state, messages = exposure.state[..., :0], exposure.messages[..., :0]
-    slim = replace(exposure, state=state, messages=messages, embedding=None)
-    return slim if slim.recipients.device.type == "cpu" else slim.to("cpu")
 
 
 def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) -> Solution:
@@ -134,12 +130,6 @@ def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) ->
         sources=np.where(solution.sources < 0, -1, places[solution.sources]),
         n_id=None,
     )
-
-
-def _joined(parts: Sequence[Solution]) -> Solution:
-    """Solutions of disjoint LPs of one exposure as one, ordered by member, node and class."""
-    whole = Solution.concatenate(parts)
-    return whole.taken(np.lexsort((whole.target, whole.recipient, whole.member)))
 
 
 # A fitted repair ----------------------------------------------------------------------------------
@@ -196,17 +186,10 @@ def repaired_logits_sharded(
 def _work(shared: tuple[FittedRepair[Any], int, int], task: Ranges, tell: Tell) -> Tensor:
     fitted, threads, size = shared
     parts = torch.arange(task.exposure.num_recipients).split(size)
-    with _threads(threads):
-        return torch.cat(
-            [fitted.member_logits(focused(task.exposure, p).exposure) for p in parts], dim=1
-        )
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(threads)
     try:
-        yield
+        logits = [fitted.member_logits(focused(task.exposure, part).exposure) for part in parts]
+        return torch.cat(logits, dim=1)
     finally:
         torch.set_num_threads(before)

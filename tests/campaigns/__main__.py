@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gnn_repair.cli.options import Format, FormatOption, emit, names
+from gnn_repair.cli.options import Format, FormatOption, emit
 from gnn_repair.errors import GnnRepairError, InputError
 from tests.campaigns import CampaignResult, file_mutations, heads, kinds, lps, store_kills
+from tools import names
 
 CAMPAIGNS = {
     "lps": lps,

@@ -342,7 +342,7 @@ def test_an_unexpected_fault_is_one_sentence_and_a_traceback_on_demand(monkeypat
     def fail(*arguments, **options):
         raise KeyError("a planted fault")
 
-    monkeypatch.setattr("gnn_repair.catalog.data_root", fail)
+    monkeypatch.setattr("gnn_repair.cli.data.data_root", fail)
     monkeypatch.setattr(sys, "argv", ["gnn-repair", "data", "list"])
     with pytest.raises(SystemExit) as caught:
         main()

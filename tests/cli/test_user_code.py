@@ -97,7 +97,7 @@ def test_names_of_the_package_are_left_alone():
         (["--datasets", "plugged:nothing"], "plugged has no 'nothing'"),
         (["--datasets", "plugged:broken"], "OSError: no such disk"),
         (["--datasets", "plugged:wrong"], "gives a int; give a torch_geometric"),
-        (["--backbones", "plugged:three"], "plugged:three is a int"),
+        (["--backbones", "plugged:three"], "backbone 'three' is int"),
         (["--backbones", "plugged:Net,nett"], "unknown backbone 'nett'"),
         (["--backbones", "plugged:gcn"], "would be the second 'gcn'"),
         (["--datasets", "plugged:ring,again:ring"], "would be the second 'ring'"),

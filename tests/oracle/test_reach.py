@@ -137,7 +137,9 @@ def test_study_and_report_count_alike():
     exposure = two_members()
     found = reach(exposure, Y, MASK)
     none = torch.zeros_like(MASK)
-    summaries = summarise_oracle(exposure, Y, none, MASK, OracleProtocol()).summaries
+    summaries = summarise_oracle(
+        exposure, Y, {"val": none, "test": MASK}, OracleProtocol()
+    ).summaries
     for s, summary in enumerate(summaries):
         member, test = found.members[s], summary["test"]
         assert test["true_class_reach"] == member.true_class.value

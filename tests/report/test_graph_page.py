@@ -80,7 +80,7 @@ def test_edges_between_graphs_are_refused(world: Any) -> None:
     exposure, y, _ = world
     with pytest.raises(InputError, match="ties nodes of different graphs"):
         gather(exposure, y, edge_index=torch.tensor([[0], [7]]))
-    with pytest.raises(InputError, match="names nodes outside 0 to 25"):
+    with pytest.raises(InputError, match="names node 26, but the nodes are 0 to 25"):
         gather(exposure, y, edge_index=torch.tensor([[0], [26]]))
 
 

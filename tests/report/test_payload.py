@@ -12,7 +12,6 @@ import torch
 
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report, report_results
-from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import (
     explored,
     narrow,
@@ -20,6 +19,7 @@ from gnn_repair.reporting.payload import (
     script_safe,
     within_budget,
 )
+from gnn_repair.reporting.writing import build_page
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]

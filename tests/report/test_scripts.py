@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnn_repair.reporting.page import SCRIPTS
+from gnn_repair.reporting.writing import SCRIPTS
 from tools import lint_page
 
 

@@ -140,10 +140,10 @@ def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
     [
         ({"datasets": ["../cora"]}, "name"),
         ({"backbones": ["g c n"]}, "name"),
-        ({"splits": [-1]}, "split -1"),
+        ({"splits": [-1]}, "split is -1"),
         ({"splits": [99]}, "split 99.*cora"),
         ({"splits": []}, "split"),
-        ({"splits": ["0"]}, "split '0'"),
+        ({"splits": ["0"]}, "split is '0'"),
         ({"splits": 3}, "splits is 3"),
         ({"splits": range(10**9)}, "splits"),
         ({"datasets": []}, "dataset"),

@@ -227,13 +227,13 @@ def test_shifts_are_counted_for_translations_that_learned_one(records):
 
 def test_the_protocol_s_thresholds_decide(frozen, data):
     exposure = expose(frozen)
-    val, test = data.val_mask[:, [0, 2]], data.test_mask[:, [0, 2]]
+    masks = {"val": data.val_mask[:, [0, 2]], "test": data.test_mask[:, [0, 2]]}
     strict = override(PAPER, ["oracle.reachable_above=1e9"]).oracle
-    first = summarise_oracle(exposure, data.y, val, test, strict).summaries[0]
+    first = summarise_oracle(exposure, data.y, masks, strict).summaries[0]
     assert (first["test"]["reachable"], first["test"]["true_class_reach"]) == (0, 0.0)
     assert first["test"]["support"] is None
     sparse = override(PAPER, ["oracle.active_above=1e9"]).oracle
-    first = summarise_oracle(exposure, data.y, val, test, sparse).summaries[0]
+    first = summarise_oracle(exposure, data.y, masks, sparse).summaries[0]
     assert first["test"]["support"] == 0.0
 
 
@@ -277,7 +277,7 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
             "'mlp' is Linear, which is no Back",
         ),
         (lambda d: {"mine": d}, {"mlp": dict}, "is the class dict, which is no Backb"),
-        (lambda d: {"mine": d}, {"mine": None}, "give a Backbone class or instance"),
+        (lambda d: {"mine": d}, {"mine": None}, "give a Backbone, an OwnNetwork"),
         (lambda d: {"mine": d}, {"mine": Backbone}, "cannot be built"),
     ],
 )

@@ -21,7 +21,7 @@ import gnn_repair
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS, NOTHING, RUNGS, rung_title
 from gnn_repair.results.averages import Figure, average, gain, wins
-from gnn_repair.results.rendering import facts, number, own_text, plain, remark
+from gnn_repair.results.rendering import facts, number, own_text, paper_text, remark
 from gnn_repair.results.store import merge, pack
 from gnn_repair.results.tables import TABLES, counts, published_cases
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
@@ -508,7 +508,7 @@ def test_parameter_formulas_count_real_models(state, classes):
     ],
 )
 def test_figures(figure, text):
-    assert plain(figure, 3) == text
+    assert own_text(figure, 3) + paper_text(figure) == text
 
 
 @pytest.mark.parametrize(
@@ -544,7 +544,7 @@ def test_what_a_reader_must_know_is_said():
     ("held", "names", "words"),
     [
         (3, None, "records"),
-        ([{"methods": 3}], None, "not a record"),
+        ([{"methods": 3}], None, "a record is"),
         ([], "time", "names"),
         ([], 3, "names"),
         ([], ["nonsense"], "nonsense"),
