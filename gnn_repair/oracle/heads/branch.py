@@ -36,7 +36,7 @@ from gnn_repair.oracle.heads.search import (
     SlopesOf,
     certify,
     dense_shares,
-    mixed_at,
+    mix_dense,
     parts_with,
     rows_and_mixture,
     worst,
@@ -85,30 +85,17 @@ class Leaf:
         splits = tuple((order[n], channel, sign, float(beta)) for (n, channel), sign, beta in units)
         return ProofCase(self.weights, self.slopes, self.inner, splits, self.halvings)
 
-    def halves(self) -> tuple[Leaf, Leaf]:
+    def halves(self) -> list[Leaf]:
         """The two cases that ``split`` decides."""
         assert self.split is not None
-        units = (*self.units, self.split)
-        first, second = (
-            Leaf(units, (*self.signs, sign), weights=self.weights, halvings=self.halvings)
-            for sign in (-1, 1)
-        )
-        return first, second
+        units, made = (*self.units, self.split), [(*self.signs, sign) for sign in (-1, 1)]
+        return [Leaf(units, own, weights=self.weights, halvings=self.halvings) for own in made]
 
-    def parts(self) -> tuple[Leaf, Leaf]:
+    def parts(self) -> list[Leaf]:
         """The two cases that halving ``edge`` gives."""
         assert self.edge is not None
-        i, j = self.edge
-        first, second = (
-            Leaf(
-                self.units,
-                self.signs,
-                weights=self.weights,
-                halvings=(*self.halvings, (i, j, side)),
-            )
-            for side in (-1, 1)
-        )
-        return first, second
+        made = [(*self.halvings, (*self.edge, side)) for side in (-1, 1)]
+        return [Leaf(self.units, self.signs, weights=self.weights, halvings=own) for own in made]
 
 
 @dataclass(eq=False)
@@ -234,9 +221,9 @@ class LeafBatch:
             if weights is not None:
                 self._add_mixed(cuts, weights, parts)
             piece = cuts.solve()
-            x = mixed_at(region, piece)
-            values = self.base.graph.values(x, region.nodes)
-            self._offer(values[-1], piece)
+            shares = dense_shares(region, piece)
+            values = self.base.graph.values(mix_dense(region, shares), region.nodes)
+            self._offer(values[-1], shares)
             weights, slopes = cuts.combine(piece)
             final = turn + 1 == rounds
             # Bounds only fall from round to round: a certificate is worth its price at the end.
@@ -280,10 +267,10 @@ class LeafBatch:
         many = (-1, self.depth + 1, -1)
         cuts.add(rows.unsqueeze(1).expand(many), weights.unsqueeze(1).expand(many), parts, pushes)
 
-    def _offer(self, outputs: Tensor, piece: Piece) -> None:
+    def _offer(self, outputs: Tensor, shares: Floats) -> None:
         """Tell every tree of the λ of its leaves' relaxations."""
         margin = worst(outputs, torch.from_numpy(self.target)).numpy()
-        shares, begins = dense_shares(self.region, piece), self.region.begins
+        begins = self.region.begins
         for row, (tree, leaf) in enumerate(self.cases):
             if margin[row] > tree.margin:
                 tree.margin = float(margin[row])
@@ -412,14 +399,14 @@ def _others(base: Base) -> list[Operation]:
     return [op for op in curved if not (isinstance(op, Activation) and op.name == "relu")]
 
 
-def _cases(leaf: Leaf, terms: int, others: list[Operation]) -> tuple[Leaf, ...]:
+def _cases(leaf: Leaf, terms: int, others: list[Operation]) -> list[Leaf]:
     """What a leaf is split into: at an edge of few corners, by a unit's sign, or not at all."""
     soon_linear = not others and leaf.loose <= FEW_UNITS
     if leaf.edge is not None and terms <= FEW and not soon_linear:
         return leaf.parts()
     if leaf.split is not None:
         return leaf.halves()
-    return (replace(leaf, last=True),)
+    return [replace(leaf, last=True)]
 
 
 def _stuck(leaf: Leaf, terms: int, others: list[Operation]) -> bool:
