@@ -333,14 +333,6 @@ def each(make: Callable[..., int]) -> Translation:
     return translate
 
 
-def _gelu(builder: Builder, value: int, approximate: str = "none") -> int:
-    return builder.applied("gelu" if approximate == "none" else "gelu_tanh", value)
-
-
-def _leaky_relu(builder: Builder, value: int, slope: float = 0.01) -> int:
-    return builder.applied("leaky_relu", value, slope)
-
-
 def _elu(
     builder: Builder, value: int, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> int:
@@ -774,8 +766,12 @@ BATCH_NORMS = (
 
 ELEMENTWISE: dict[str, Translation] = {
     **{name: each(lambda b, value, name=name: b.applied(name, value)) for name in PLAIN.split()},
-    "gelu": each(_gelu),
-    "leaky_relu": each(_leaky_relu),
+    "gelu": each(
+        lambda b, value, approximate="none": b.applied(
+            "gelu" if approximate == "none" else "gelu_tanh", value
+        )
+    ),
+    "leaky_relu": each(lambda b, value, slope=0.01: b.applied("leaky_relu", value, slope)),
     "elu": each(_elu),
     "softplus": each(_softplus),
     "clamp": each(_clamp),

@@ -129,15 +129,6 @@ class Tree:
         return max(leaf.bound for leaf in [*self.leaves, *self.closed])
 
 
-def elementwise(base: Base) -> dict[int, int]:
-    """Numbers and widths of the elementwise operations."""
-    return {
-        number: base.widths[number + 1]
-        for number, operation in enumerate(base.graph.operations)
-        if isinstance(operation, Activation)
-    }
-
-
 def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
     """Slopes of all curved operations side by side, [B, U]: by number, then by input.
 
@@ -198,8 +189,9 @@ class LeafBatch:
 
     def _signs(self) -> dict[int, Tensor]:
         signs = {
-            number: torch.zeros(len(self.cases), width, dtype=torch.float64)
-            for number, width in elementwise(self.base).items()
+            number: torch.zeros(len(self.cases), self.base.widths[number + 1], dtype=torch.float64)
+            for number, operation in enumerate(self.base.graph.operations)
+            if isinstance(operation, Activation)
         }
         for number, (row, _, unit, sign) in self._by_operation():
             signs[number].numpy()[row, unit] = sign
@@ -216,7 +208,9 @@ class LeafBatch:
         rows, mixture = rows_and_mixture(region, self.target)
         cuts, parts = Cuts(region, self.target), region.lines
         cuts.add(rows, mixture, parts)
-        weights = self._parents_weights() if self.depth else None
+        weights = None
+        if self.depth:
+            weights = torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))
         for turn in range(rounds):
             if weights is not None:
                 self._add_mixed(cuts, weights, parts)
@@ -248,9 +242,6 @@ class LeafBatch:
             tree.margin > tree.win or (leaf is not None and leaf.bound <= tree.threshold)
             for (tree, _), leaf in zip(self.cases, self.best, strict=True)
         )
-
-    def _parents_weights(self) -> Tensor:
-        return torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))
 
     def _add_mixed(self, cuts: Cuts, weights: Tensor, parts: dict[int, Relaxed]) -> None:
         """A bound of the rivals' mixture, where units that rivals disagree about cancel, and one
