@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -20,12 +20,15 @@ from gnn_repair.exposure.heads.operations import (
     Concatenate,
     Constant,
     HeadGraph,
+    Linear,
     Multiply,
     Opaque,
     Operation,
     Scale,
     Select,
     Softmax,
+    needed,
+    pruned,
 )
 from gnn_repair.files import check_fields, check_tensor
 
@@ -64,7 +67,10 @@ def check_head(head: HeadGraph, num_nodes: int, device: torch.device) -> int:
             words = f"an activation of the head is none of {', '.join(FUNCTIONS)}"
             _require(operation.name in FUNCTIONS, words)
         for name, constant in operation.constants():
-            _check_constant(name, f"{name} of {title}", constant, num_nodes)
+            _check_constant(f"{name} of {title}", constant)
+        for name, constant in operation.by_node().items():
+            rows, of = len(constant), f"{name} of {title}"
+            _require(rows == num_nodes, f"{of} has {rows} rows for {num_nodes} nodes")
         read = [values[i] for i in operation.inputs]
         try:
             fitting = operation.fits([value.shape[1] for value in read])
@@ -78,13 +84,10 @@ def check_head(head: HeadGraph, num_nodes: int, device: torch.device) -> int:
     return values[-1].shape[1]
 
 
-def _check_constant(name: str, title: str, constant: Tensor, num_nodes: int) -> None:
-    if not constant.is_floating_point():
-        return
-    _require(constant.dtype == torch.float64, f"{title} is {constant.dtype}, not float64")
-    _require(bool(torch.isfinite(constant).all()), f"{title} holds NaN or infinite values")
-    rows = constant.shape[0] if constant.dim() == 2 and name != "weight" else num_nodes
-    _require(rows == num_nodes, f"{title} has {rows} rows for {num_nodes} nodes")
+def _check_constant(title: str, constant: Tensor) -> None:
+    if constant.is_floating_point():
+        _require(constant.dtype == torch.float64, f"{title} is {constant.dtype}, not float64")
+        _require(bool(torch.isfinite(constant).all()), f"{title} holds NaN or infinite values")
 
 
 # In files -----------------------------------------------------------------------------------------
@@ -181,12 +184,10 @@ WIDEST = 1 << 22
 """Numbers in a matrix that joining may make, 32 MB; larger steps stay apart, since two thin
 matrices are quicker than their wide product."""
 
-Operations = list[Operation]
-Rule = Callable[[Operation, Operation], Operation | None]
-"""(operation, producer of its only input) → the two in one, or None."""
 
-
-def simplified(operations: Sequence[Operation], widths: Sequence[int], output: int) -> Operations:
+def simplified(
+    operations: Sequence[Operation], widths: Sequence[int], output: int
+) -> list[Operation]:
     """An equivalent list whose last operation makes value number ``output`` of the given one.
 
     Args:
@@ -207,31 +208,24 @@ def simplified(operations: Sequence[Operation], widths: Sequence[int], output: i
 class _Steps:
     """Operations while they are rewritten."""
 
-    operations: Operations
+    operations: list[Operation]
     widths: list[int]
     output: int
 
     def drop_unneeded(self) -> None:
         """Keep what the output needs, renumbered."""
-        wanted = self._needed()
-        numbers = {old: new for new, old in enumerate(sorted(wanted | {0}))}
-        kept = [self.operations[old - 1] for old in sorted(wanted - {0})]
-        self.operations = [replace(op, inputs=tuple(numbers[i] for i in op.inputs)) for op in kept]
-        self.widths = [self.widths[old] for old in sorted(wanted | {0})]
+        self.operations, numbers = pruned(self.operations, {self.output})
+        self.widths = [self.widths[old] for old in numbers]
         self.output = numbers[self.output]
 
-    def _needed(self) -> set[int]:
-        """The numbers of the values that the output needs."""
-        wanted = {self.output}
-        for number in range(self.output, 0, -1):
-            if number in wanted:
-                wanted.update(self.operations[number - 1].inputs)
-        return wanted
+    def _made(self, value: int) -> Operation | None:
+        """What makes a value; None for the aggregate."""
+        return self.operations[value - 1] if value else None
 
     def _readers(self, value: int) -> int:
         """How often a value is read on the way to the output."""
-        needed = self._needed() - {0}
-        return sum(self.operations[number - 1].inputs.count(value) for number in needed)
+        used = needed(self.operations, {self.output}) - {0}
+        return sum(self.operations[number - 1].inputs.count(value) for number in used)
 
     def rewrite(self, number: int) -> bool:
         """Join an operation with its producer if a rule says how; whether it did."""
@@ -239,17 +233,19 @@ class _Steps:
         if isinstance(operation, Select) and self._is_whole(operation):
             self._read_instead(number, operation.inputs[0])
             return False
-        joined: Operation | None
+        joined: Operation | None = None
         if isinstance(operation, Add | Concatenate):
-            joined = self._branches_of_one(operation) if self._any_matrix(operation) else None
+            # Sums and choices of plain channels stay what they are.
+            if any(isinstance(self._made(i), Affine) for i in operation.inputs):
+                joined = self._branches_of_one(operation)
         elif isinstance(operation, Multiply):
             joined = self._by_constant(operation)
-        elif len(operation.inputs) != 1 or operation.inputs[0] == 0:
-            joined = None
-        elif isinstance(producer := self.operations[operation.inputs[0] - 1], Concatenate):
-            joined = self._from_branch(operation, producer)
-        else:
-            joined = self._joined(operation, producer)
+        elif len(operation.inputs) == 1 and isinstance(operation, Linear):
+            producer = self._made(operation.inputs[0])
+            if isinstance(producer, Concatenate):
+                joined = self._from_branch(operation, producer)
+            elif isinstance(producer, Linear):
+                joined = self._joined(operation, producer)
         if joined is not None:
             self.operations[number - 1] = joined
         return joined is not None
@@ -257,73 +253,66 @@ class _Steps:
     def _by_constant(self, product: Multiply) -> Scale | None:
         """A product with a constant as a scale."""
         for number, other in (product.inputs, product.inputs[::-1]):
-            producer = self.operations[number - 1] if number else None
+            producer = self._made(number)
             if isinstance(producer, Constant):
                 return Scale((other,), producer.value, torch.zeros_like(producer.value))
         return None
 
-    def _joined(self, operation: Operation, producer: Operation) -> Operation | None:
-        if isinstance(operation, Affine) and isinstance(producer, Select):
-            return self._affine_select(operation, producer)
-        rule = RULES.get((type(operation), type(producer)))
+    def _joined(self, after: Linear, before: Linear) -> Operation | None:
+        """Two steps as one, where that is no more work."""
         # Choosing channels costs nothing, so that may be done more than once.
-        free = isinstance(producer, Select | Constant)
-        if rule is None or not (free or self._readers(operation.inputs[0]) == 1):
+        if not (isinstance(before, Select | Constant) or self._readers(after.inputs[0]) == 1):
             return None
-        return rule(operation, producer)
-
-    def _affine_select(self, affine: Affine, select: Select) -> Operation | None:
-        """W on chosen channels as a matrix on all of them, where that is not much wider."""
-        width = self.widths[select.inputs[0]]
-        if width * affine.weight.shape[0] > WIDEST:
+        if isinstance(before, Constant):
+            return Constant((), _constant_through(after, [before.value]))
+        if isinstance(after, Select) and isinstance(before, Select):
+            return Select(before.inputs, before.index[after.index])
+        if isinstance(after, Scale) and isinstance(before, Scale):
+            shift = after.factor * before.shift + after.shift
+            return Scale(before.inputs, after.factor * before.factor, shift)
+        width = self.widths[before.inputs[0]] if before.inputs else 0
+        if isinstance(after, Affine):
+            return _matrix_after(after, before, width)
+        repeats = isinstance(after, Select) and after.index.numel() > self.widths[after.inputs[0]]
+        own = isinstance(after, Scale) and not _shared(after.factor)
+        if not isinstance(before, Affine) or repeats or own:
             return None
-        weight = affine.weight.new_zeros(affine.weight.shape[0], width)
-        weight.index_add_(1, select.index, affine.weight)
-        return Affine(select.inputs, weight, affine.bias)
+        weight = after.linear([before.weight.t()], ALL).t().contiguous()
+        return Affine(before.inputs, weight, _constant_through(after, [before.bias]))
 
     def _branches_of_one(self, operation: Add | Concatenate) -> Affine | None:
         """A sum or concatenation of affine maps of one value, as a single affine map."""
-        made = [self.operations[number - 1] if number else None for number in operation.inputs]
-        parts = [
+        made = [self._made(number) for number in operation.inputs]
+        moving = [
             None if isinstance(op, Constant) else self._as_affine(number)
             for op, number in zip(made, operation.inputs, strict=True)
         ]
-        sources = {part.inputs[0] for part in parts if part is not None}
-        fixed = [isinstance(op, Constant) for op in made]
-        if len(sources) != 1 or any((p is None) != f for p, f in zip(parts, fixed, strict=True)):
+        sources = {part.inputs[0] for part in moving if part is not None}
+        if len(sources) != 1:
             return None
-        source = sources.pop()
-        whole = [
-            Affine((source,), self._nothing(source, op.value), op.value)
-            if isinstance(op, Constant)
-            else part
-            for op, part in zip(made, parts, strict=True)
-        ]
-        factors = operation.factors if isinstance(operation, Add) else None
-        return _together([part for part in whole if part is not None], factors)
-
-    def _nothing(self, source: int, value: Tensor) -> Tensor:
-        """The matrix that reads nothing from a value."""
-        return value.new_zeros(value.shape[-1], self.widths[source])
-
-    def _any_matrix(self, operation: Operation) -> bool:
-        """Whether an input is a matrix; sums and choices of plain channels stay what they are."""
-        return any(n > 0 and isinstance(self.operations[n - 1], Affine) for n in operation.inputs)
+        source, weights, biases = sources.pop(), list[Tensor](), list[Tensor]()
+        for op, part in zip(made, moving, strict=True):
+            if isinstance(op, Constant):
+                weights.append(op.value.new_zeros(self.widths[source], op.value.shape[-1]))
+                biases.append(op.value)
+            elif part is None:
+                return None
+            else:
+                weights.append(part.weight.t())
+                biases.append(part.bias)
+        weight = operation.linear(weights, ALL).t().contiguous()
+        return Affine((source,), weight, _constant_through(operation, biases))
 
     def _as_affine(self, number: int) -> Affine | None:
         """A value that nothing else reads as W x + b of its producer's input; or of itself."""
-        operation = self.operations[number - 1] if number else None
-        alone = self._readers(number) == 1
-        if isinstance(operation, Affine) and alone:
-            return operation
-        width = self.widths[number]
-        if isinstance(operation, Scale) and _shared(operation.factor) and alone:
-            return Affine(operation.inputs, torch.diag(operation.factor), operation.shift)
-        if width > WIDEST:
-            return None
+        operation, width = self._made(number), self.widths[number]
+        if isinstance(operation, Affine | Scale) and self._readers(number) == 1:
+            known = as_affine(operation, width)
+            if known is not None:
+                return known
         device = next((t.device for op in self.operations for _, t in op.constants()), None)
-        eye = torch.eye(width, dtype=torch.float64, device=device)
-        return Affine((number,), eye, eye.new_zeros(width))
+        whole = Select((number,), torch.arange(width, device=device))
+        return as_affine(whole, width) if width * width <= WIDEST else None
 
     def _is_whole(self, select: Select) -> bool:
         order = torch.arange(self.widths[select.inputs[0]], device=select.index.device)
@@ -336,125 +325,65 @@ class _Steps:
         ]
         self.output = other if self.output == number else self.output
 
-    def _from_branch(self, operation: Operation, cat: Concatenate) -> Operation | None:
+    def _from_branch(self, operation: Linear, cat: Concatenate) -> Operation | None:
+        """A choice within one branch of a concatenation, or a matrix of it: the columns of constant
+        branches go into the bias, and what is left must be a single branch."""
         sizes = [self.widths[i] for i in cat.inputs]
         if isinstance(operation, Select):
-            return _select_branch(operation, cat, sizes)
-        if isinstance(operation, Affine):
-            whole = self._branches_of_one(cat)
-            if whole is not None:
-                bias = whole.bias @ operation.weight.t() + operation.bias
-                return Affine(whole.inputs, operation.weight @ whole.weight, bias)
-            made = [self.operations[i - 1] if i else None for i in cat.inputs]
-            return _affine_branch(operation, cat, sizes, made)
-        return None
+            start = 0
+            for branch, size in zip(cat.inputs, sizes, strict=True):
+                if bool(((operation.index >= start) & (operation.index < start + size)).all()):
+                    return Select((branch,), operation.index - start)
+                start += size
+        if not isinstance(operation, Affine):
+            return None
+        whole = self._branches_of_one(cat)
+        if whole is not None:
+            bias = _constant_through(operation, [whole.bias])
+            return Affine(whole.inputs, operation.weight @ whole.weight, bias)
+        columns = operation.weight.split(sizes, dim=1)
+        made = [(i, self._made(i), part) for i, part in zip(cat.inputs, columns, strict=True)]
+        moving = [(i, part) for i, op, part in made if not isinstance(op, Constant)]
+        if len(moving) != 1:
+            return None
+        bias = operation.bias
+        for _, op, part in made:
+            bias = bias + op.value @ part.t() if isinstance(op, Constant) else bias
+        return Affine((moving[0][0],), moving[0][1].contiguous(), bias)
 
 
-def _together(parts: list[Affine], factors: Sequence[float] | None) -> Affine:
-    """Affine maps of one value added up with factors, or side by side where there are none."""
-    if factors is not None:
-        weights = [factor * part.weight for factor, part in zip(factors, parts, strict=True)]
-        biases = [factor * part.bias for factor, part in zip(factors, parts, strict=True)]
-        return Affine(parts[0].inputs, sum(weights[1:], weights[0]), sum(biases[1:], biases[0]))
-    nodes = max((part.bias.shape[0] for part in parts if part.bias.dim() == 2), default=None)
-    biases = [part.bias if nodes is None else part.bias.expand(nodes, -1) for part in parts]
-    weight = torch.cat([part.weight for part in parts])
-    return Affine(parts[0].inputs, weight, torch.cat(biases, dim=-1))
+ALL = torch.zeros(0, dtype=torch.int64)
+"""Stands for nodes where an operation's constants are shared by all of them."""
 
 
 def _shared(constant: Tensor) -> bool:
     return constant.dim() == 1
 
 
-def _select_select(after: Operation, before: Operation) -> Operation | None:
-    assert isinstance(after, Select) and isinstance(before, Select)
-    return Select(before.inputs, before.index[after.index])
+def _constant_through(after: Linear, values: Sequence[Tensor]) -> Tensor:
+    """An operation's value for constants, [d] or [N, d] by node."""
+    held = [*values, *after.by_node().values()]
+    rows = max((t.shape[0] for t in held if not _shared(t)), default=1)
+    spread = [value.expand(rows, -1) for value in values]
+    made = after.evaluate(spread, torch.arange(rows, device=values[0].device))
+    return made if any(not _shared(t) for t in held) else made[0]
 
 
-def _select_affine(after: Operation, before: Operation) -> Operation | None:
-    assert isinstance(after, Select) and isinstance(before, Affine)
-    if after.index.numel() > before.weight.shape[0]:  # repetition would only repeat work
+def _matrix_after(after: Affine, before: Linear, width: int) -> Affine | None:
+    """W on what another step makes of a value [n, width], where that is no more work."""
+    outputs, inputs = after.weight.shape
+    shared = not before.SHIFT or _shared(getattr(before, before.SHIFT))
+    cheap = {
+        Select: width * outputs <= WIDEST,
+        Scale: "factor" not in before.by_node() and (shared or outputs <= inputs),
+        # Through a bottleneck the two steps are cheaper than their product.
+        Affine: inputs >= min(outputs, width) and (shared or outputs <= inputs),
+    }
+    if not cheap.get(type(before), False):
         return None
-    return Affine(before.inputs, before.weight[after.index], before.bias[..., after.index])
-
-
-def _scale_scale(after: Operation, before: Operation) -> Operation | None:
-    assert isinstance(after, Scale) and isinstance(before, Scale)
-    factor, shift = after.factor * before.factor, after.factor * before.shift + after.shift
-    return Scale(before.inputs, factor, shift)
-
-
-def _scale_affine(after: Operation, before: Operation) -> Operation | None:
-    assert isinstance(after, Scale) and isinstance(before, Affine)
-    if not _shared(after.factor):
-        return None
-    bias = after.factor * before.bias + after.shift
-    return Affine(before.inputs, after.factor.unsqueeze(1) * before.weight, bias)
-
-
-def _affine_scale(after: Operation, before: Operation) -> Operation | None:
-    assert isinstance(after, Affine) and isinstance(before, Scale)
-    narrower = after.weight.shape[0] <= after.weight.shape[1]
-    if not _shared(before.factor) or not (_shared(before.shift) or narrower):
-        return None
-    bias = before.shift @ after.weight.t() + after.bias
-    return Affine(before.inputs, after.weight * before.factor, bias)
-
-
-def _affine_affine(after: Operation, before: Operation) -> Operation | None:
-    assert isinstance(after, Affine) and isinstance(before, Affine)
-    outputs, inputs = after.weight.shape[0], before.weight.shape[1]
-    # Through a bottleneck the two steps are cheaper than their product.
-    if before.weight.shape[0] < min(outputs, inputs):
-        return None
-    if not _shared(before.bias) and outputs > before.weight.shape[0]:
-        return None
-    bias = before.bias @ after.weight.t() + after.bias
-    return Affine(before.inputs, after.weight @ before.weight, bias)
-
-
-def _select_constant(after: Operation, before: Operation) -> Operation | None:
-    assert isinstance(after, Select) and isinstance(before, Constant)
-    return Constant((), before.value[..., after.index])
-
-
-def _select_branch(select: Select, cat: Concatenate, sizes: Sequence[int]) -> Operation | None:
-    """A choice that stays within one branch of a concatenation."""
-    start = 0
-    for branch, size in zip(cat.inputs, sizes, strict=True):
-        if bool(((select.index >= start) & (select.index < start + size)).all()):
-            return Select((branch,), select.index - start)
-        start += size
-    return None
-
-
-def _affine_branch(
-    affine: Affine, cat: Concatenate, sizes: Sequence[int], made: Sequence[Operation | None]
-) -> Operation | None:
-    """W on a concatenation: the columns of constant branches go into the bias.
-
-    What is left of the concatenation must be a single branch; otherwise it stays as it is.
-    """
-    moving = [k for k, op in enumerate(made) if not isinstance(op, Constant)]
-    if len(moving) != 1:
-        return None
-    bias = affine.bias
-    columns = affine.weight.split(list(sizes), dim=1)
-    for weight, op in zip(columns, made, strict=True):
-        if isinstance(op, Constant):
-            bias = bias + op.value @ weight.t()
-    return Affine((cat.inputs[moving[0]],), columns[moving[0]].contiguous(), bias)
-
-
-RULES: dict[tuple[type[Operation], type[Operation]], Rule] = {
-    (Select, Select): _select_select,
-    (Select, Constant): _select_constant,
-    (Select, Affine): _select_affine,
-    (Scale, Scale): _scale_scale,
-    (Scale, Affine): _scale_affine,
-    (Affine, Scale): _affine_scale,
-    (Affine, Affine): _affine_affine,
-}
+    weight = before.pull(after.weight.unsqueeze(0), ALL[:1], [width])[0][0]
+    bias = _constant_through(after, [getattr(before, before.SHIFT)]) if before.SHIFT else after.bias
+    return Affine(before.inputs, weight, bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -481,7 +410,7 @@ def affine_start(operations: list[Operation], width: int, device: torch.device) 
     bias = torch.zeros(width, dtype=torch.float64, device=device)
     while operations and sum(0 in operation.inputs for operation in operations) == 1:
         first = next(k for k, operation in enumerate(operations) if 0 in operation.inputs)
-        step = _as_affine(operations[first], weight.shape[0])
+        step = as_affine(operations[first], weight.shape[0])
         if step is None or not 2 <= step.weight.shape[0] <= weight.shape[0]:
             break
         weight, bias = step.weight @ weight, bias @ step.weight.t() + step.bias
@@ -490,11 +419,13 @@ def affine_start(operations: list[Operation], width: int, device: torch.device) 
         weight = torch.cat([weight, torch.zeros_like(weight)])
         bias = torch.nn.functional.pad(bias, (0, 1))
         first_alone = Select((0,), torch.zeros(1, dtype=torch.long, device=device))
-        operations = [first_alone, *_shifted(operations, 1)]
+        rest = [replace(op, inputs=tuple(i + 1 for i in op.inputs)) for op in operations]
+        operations = [first_alone, *rest]
     return Extracted(HeadGraph(weight.shape[0], tuple(operations)), weight, bias)
 
 
-def _as_affine(operation: Operation, width: int) -> Affine | None:
+def as_affine(operation: Operation, width: int) -> Affine | None:
+    """An operation on a value so wide as W x + b; None where it is not that for all nodes."""
     if isinstance(operation, Affine):
         return operation
     if isinstance(operation, Scale) and operation.factor.dim() == 1:
@@ -516,8 +447,3 @@ def without(operations: list[Operation], removed: int) -> list[Operation]:
 
     rest = operations[:removed] + operations[removed + 1 :]
     return [replace(op, inputs=tuple(number(i) for i in op.inputs)) for op in rest]
-
-
-def _shifted(operations: list[Operation], by: int) -> list[Operation]:
-    """The operations after ``by`` more have been put before them; 0 becomes the last of these."""
-    return [replace(op, inputs=tuple(i + by for i in op.inputs)) for op in operations]

@@ -23,6 +23,7 @@ from gnn_repair.exposure.heads.operations import (
     Scale,
     Select,
     Softmax,
+    pruned,
 )
 from gnn_repair.exposure.parts import mixture_of
 from gnn_repair.exposure.value import Exposure, Replay
@@ -45,12 +46,8 @@ def ends_in_sigmoid(head: HeadGraph) -> bool:
 
 def without_sigmoid(head: HeadGraph) -> HeadGraph:
     """The head whose outputs are the logits that the sigmoid reads."""
-    read = head.operations[-1].inputs[0]
-    rest = head.operations[:-1]
-    if read == len(rest):
-        return HeadGraph(head.width, rest)
-    width = _width_of(head, read)
-    return HeadGraph(head.width, (*rest, Select((read,), torch.arange(width))))
+    rest = pruned(head.operations[:-1], set(head.operations[-1].inputs))[0]
+    return HeadGraph(head.width, tuple(rest))
 
 
 def logit_head(head: HeadGraph) -> HeadGraph | None:
@@ -65,7 +62,7 @@ def logit_head(head: HeadGraph) -> HeadGraph | None:
         return None
     if not isinstance(before, Softmax) or before.log or before.size != 2:
         return None
-    if _width_of(head, before.inputs[0]) != 2:
+    if head.widths()[before.inputs[0]] != 2:
         return None
     assert isinstance(last, Select)
     chosen = int(last.index)
@@ -73,13 +70,6 @@ def logit_head(head: HeadGraph) -> HeadGraph | None:
     weight[0, chosen] = 1.0
     difference = Affine(before.inputs, weight, torch.zeros_like(weight[:, 0]))
     return HeadGraph(head.width, (*head.operations[:-2], difference))
-
-
-def _width_of(head: HeadGraph, number: int) -> int:
-    device = next((t.device for op in head.operations for _, t in op.constants()), None)
-    zero = torch.zeros(1, head.width, dtype=torch.float64, device=device)
-    nodes = torch.zeros(1, dtype=torch.long, device=device)
-    return head.values(zero, nodes)[number].shape[1]
 
 
 def is_affine(head: HeadGraph) -> bool:

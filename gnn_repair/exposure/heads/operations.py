@@ -139,6 +139,15 @@ class Operation(ABC):
         moved: dict[str, Any] = {name: value.to(device) for name, value in self.constants()}
         return replace(self, **moved)
 
+    def by_node(self) -> dict[str, Tensor]:
+        """Of these, those with a row for each of the graph's nodes."""
+        return {n: t for n, t in self.constants() if t.dim() == 2 and self.FORM[n][0] == (1, 2)}
+
+    def at(self, nodes: Tensor) -> Operation:
+        """The operation for a graph whose node i is this one's ``nodes[i]``."""
+        chosen: dict[str, Any] = {name: value[nodes] for name, value in self.by_node().items()}
+        return replace(self, **chosen)
+
     def setting(self, name: str, prefix: str, tensors: dict[str, Tensor]) -> Any:
         """What a file's header holds of a setting; tensors go into ``tensors``."""
         value = getattr(self, name)
@@ -1173,6 +1182,9 @@ class Opaque(Operation):
         given["arguments"] = tuple(given["arguments"])
         return cls(**{**values, **given, "fixed": fixed, "target": target})
 
+    def at(self, nodes: Tensor) -> Opaque:
+        return replace(self, fixed=tuple(constant[nodes] for constant in self.fixed))
+
     def to(self, device: str | torch.device) -> Opaque:
         """The operation with its constants on another device."""
         pieces = (self.arguments, self.keywords, self.fixed)
@@ -1308,9 +1320,35 @@ class HeadGraph:
         """The logits [n, C] that follow from aggregates [n, D] at these nodes."""
         return self.values(aggregate, nodes)[-1]
 
+    def at(self, nodes: Tensor) -> HeadGraph:
+        """The head for a graph whose node i is this one's ``nodes[i]``."""
+        return HeadGraph(self.width, tuple(operation.at(nodes) for operation in self.operations))
+
     def to(self, device: str | torch.device) -> HeadGraph:
         """The head with its constants on another device."""
         return HeadGraph(self.width, tuple(operation.to(device) for operation in self.operations))
+
+
+def needed(operations: Sequence[Operation], wanted: set[int]) -> set[int]:
+    """The numbers of the values that some values need, themselves included."""
+    wanted = set(wanted)
+    for number in range(len(operations), 0, -1):
+        if number in wanted:
+            wanted.update(operations[number - 1].inputs)
+    return wanted
+
+
+def pruned(
+    operations: Sequence[Operation], wanted: set[int]
+) -> tuple[list[Operation], dict[int, int]]:
+    """What some values need, numbered anew, and the new number of every value that is left."""
+    numbers = {old: new for new, old in enumerate(sorted(needed(operations, wanted) | {0}))}
+    kept = [
+        replace(operation, inputs=tuple(numbers[i] for i in operation.inputs))
+        for number, operation in enumerate(operations, start=1)
+        if number in numbers
+    ]
+    return kept, numbers
 
 
 class Lowering:
@@ -1344,21 +1382,10 @@ class Lowering:
             self.scaled.append(scaled or before != self.root)
         if self.place[-1] != len(self.made):  # the last value must be the output
             self.add(Select((self.place[-1],), torch.arange(self.widths[-1])))
-        return self._needed(self.root if self.scaled[-1] else None)
-
-    def _needed(self, scale: int | None) -> tuple[HeadGraph, int | None]:
-        """What the output and σ need, and where σ is."""
-        wanted = {0, len(self.made)} | ({self.root} if self.root is not None else set())
-        for k in range(len(self.made), 0, -1):
-            if k in wanted:
-                wanted.update(self.made[k - 1].inputs)
-        number = {old: new for new, old in enumerate(sorted(wanted))}
-        kept = [
-            replace(op, inputs=tuple(number[i] for i in op.inputs))
-            for k, op in enumerate(self.made, start=1)
-            if k in wanted
-        ]
-        return HeadGraph(self.head.width, tuple(kept)), None if scale is None else number[scale]
+        scale = {self.root} if self.root is not None else set()
+        kept, numbers = pruned(self.made, {len(self.made)} | scale)
+        graph = HeadGraph(self.head.width, tuple(kept))
+        return graph, numbers[self.root] if self.root is not None and self.scaled[-1] else None
 
     def add(self, operation: Operation) -> int:
         """Append an operation; the number of what it makes."""

@@ -29,7 +29,7 @@ from gnn_repair.exposure.heads.building import (
     traced_in,
 )
 from gnn_repair.exposure.heads.operations import Concatenate, Opaque, Slot, name_of
-from gnn_repair.exposure.heads.translations import TRANSLATIONS
+from gnn_repair.exposure.heads.translations import COMPOSED, TRANSLATIONS
 
 LARGEST = 1 << 27
 """Numbers of a shared storage beyond which its places are not compared one by one: a gigabyte of
@@ -162,7 +162,7 @@ def keep(
     if any(name in str(target) for name in TRUSTING):
         raise Unfollowed(MIXES)
     leaves, spec = tree_flatten(real)
-    marks = tree_flatten(shown, is_leaf=lambda leaf: isinstance(leaf, Traced))[0]
+    marks = tree_leaves(shown, is_leaf=_is_traced)
     flats = [builder.flat(mark) if isinstance(mark, Traced) else None for mark in marks]
     if any(f is not None and (f[1].shape != f[1].outer or f[1].places) for f in flats):
         raise Unfollowed(MIXES)
@@ -380,11 +380,13 @@ class Tracer(TorchDispatchMode):
             shown[0] if name not in CHOOSING else shown[0][1:]
         ):
             return Lost(f"{self._where()} {PICKS} (by `{name_of(func)}`)")
-        if name in TRANSLATIONS:
-            try:
+        try:
+            if name in COMPOSED:
+                return self._composed(COMPOSED[name], real, shown)
+            if name in TRANSLATIONS:
                 return TRANSLATIONS[name](self.builder, out, *shown[0], **shown[1])
-            except Unfollowed as reason:
-                why = str(reason)
+        except Unfollowed as reason:
+            why = str(reason)
         if name in BY_INDEX:
             # Never tried on fewer rows: on a GPU an index beyond them cannot be recovered from.
             why = why or MIXES
@@ -397,6 +399,20 @@ class Tracer(TorchDispatchMode):
         frames = [frame_of(leaf, self.builder.num_nodes) for leaf in traced_in(shown)]
         merged = any(found and found[0].shape != found[0].outer for found in frames)
         return Lost(f"{self._where()} {MERGES if merged else why} (by `{name_of(func)}`)")
+
+    def _composed(
+        self, steps: Callable[..., Tensor], real: tuple[Any, Any], shown: tuple[Any, Any]
+    ) -> Traced:
+        """What an operation's steps make of tensors, one after another."""
+        leaves = (tree_leaves(part, is_leaf=_is_traced) for part in (real, shown))
+        for leaf, state in zip(*leaves, strict=True):
+            if isinstance(state, Traced):  # also of the copy of a tensor that is written in place
+                self._remember(leaf, state)
+        with self:
+            made = self._state(steps(*real[0], **real[1]))
+        if not isinstance(made, Traced):
+            raise Unfollowed
+        return made
 
     def forget(self, tensor: Tensor) -> None:
         """From here on a tensor is a constant: what is held as it is."""
@@ -431,6 +447,10 @@ class Tracer(TorchDispatchMode):
         for alias, state in rewritten_aliases(self.builder, target, made, views):
             self._remember(alias, state)
         self._remember(target, made)
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, Traced)
 
 
 def _in_place(func: Any) -> bool:

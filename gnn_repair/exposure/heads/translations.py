@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gnn_repair.exposure.heads.building import (
     MIXES,
@@ -127,12 +128,6 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Tr
     channels = torch.cat(indices, dim).expand(out.shape)
     whole = builder.shown(value, Frame(tuple(out.shape), like.axis, tuple(out.shape), like.places))
     return Traced(value, whole.nodes, channels)
-
-
-def stack(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Traced:
-    """Concatenation along a new axis."""
-    dim = dim % out.dim()
-    return cat(builder, out, [_seen(part, lambda t: t.unsqueeze(dim)) for part in parts], dim)
 
 
 def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
@@ -315,22 +310,6 @@ def _order(builder: Builder, value: int, source: int) -> Tensor | None:
     return made.index if permuted and torch.equal(made.index.sort().values, whole) else None  # type: ignore[union-attr]
 
 
-def addcmul(
-    builder: Builder, out: Tensor, base: Any, left: Any, right: Any, value: float = 1
-) -> Traced:
-    """base + value · left ⊙ right."""
-    reached = traced_in((left, right))
-    return add(
-        builder, out, base, mul(builder, out, left, right) if reached else left * right, value
-    )
-
-
-def lerp(builder: Builder, out: Tensor, start: Any, end: Any, weight: Any) -> Traced:
-    """start + weight ⊙ (end − start)."""
-    gap = sub(builder, out, end, start) if traced_in((start, end)) else end - start
-    return add(builder, out, start, mul(builder, out, gap, weight))
-
-
 def masked_fill(builder: Builder, out: Tensor, source: Any, mask: Any, value: Any) -> Traced:
     """x where a constant mask is off."""
     _tensors(mask, value)
@@ -354,14 +333,6 @@ def each(make: Callable[..., int]) -> Translation:
     return translate
 
 
-def _gelu(builder: Builder, value: int, approximate: str = "none") -> int:
-    return builder.applied("gelu" if approximate == "none" else "gelu_tanh", value)
-
-
-def _leaky_relu(builder: Builder, value: int, slope: float = 0.01) -> int:
-    return builder.applied("leaky_relu", value, slope)
-
-
 def _elu(
     builder: Builder, value: int, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> int:
@@ -370,11 +341,6 @@ def _elu(
         value = builder.scaled(value, float(input_scale), 0.0)
     value = builder.applied("elu", value, alpha * input_scale)
     return value if scale == input_scale else builder.scaled(value, scale / input_scale, 0.0)
-
-
-def _celu(builder: Builder, value: int, alpha: float = 1.0) -> int:
-    """α ELU(x / α)."""
-    return _elu(builder, value, alpha, 1.0, 1 / alpha)
 
 
 def _softplus(builder: Builder, value: int, beta: float = 1, threshold: float = 20) -> int:
@@ -404,30 +370,6 @@ def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **ke
     return made
 
 
-def _hardtanh(builder: Builder, value: int, low: float = -1, high: float = 1) -> int:
-    """hardtanh and ReLU6."""
-    return _clamp(builder, value, low, high)
-
-
-def _threshold(builder: Builder, value: int, level: float, below: float) -> int:
-    """x above the level, else another number; continuous only where the two agree."""
-    if level != below:
-        raise Unfollowed
-    return _clamp(builder, value, level)
-
-
-def _hardsigmoid(builder: Builder, value: int) -> int:
-    """min(max(x / 6 + 1/2, 0), 1)."""
-    return _clamp(builder, builder.scaled(value, 1 / 6, 0.5), 0.0, 1.0)
-
-
-def _absolute(builder: Builder, value: int) -> int:
-    """|x| = relu(x) + relu(−x)."""
-    up = builder.applied("relu", value)
-    down = builder.applied("relu", builder.scaled(value, -1.0, 0.0))
-    return builder.emit(Add((up, down), (1.0, 1.0)), builder.widths[value])
-
-
 def _root(builder: Builder, value: int) -> int:
     """√x; of a sum of squares, a norm that may be divided by."""
     made = builder.applied("sqrt", value)
@@ -442,20 +384,6 @@ def _root(builder: Builder, value: int) -> int:
     return made
 
 
-def _power(builder: Builder, value: int, exponent: Any) -> int:
-    """x to the power of 2, ±½ or −1."""
-    known = not isinstance(exponent, Traced | Tensor)
-    if not known or exponent not in (2, 0.5, -0.5, -1):
-        raise Unfollowed
-    if exponent in (2, -1):
-        return builder.applied("square" if exponent == 2 else "reciprocal", value)
-    return _root(builder, value) if exponent > 0 else _inverse_root(builder, value)
-
-
-def _inverse_root(builder: Builder, value: int) -> int:
-    return builder.applied("reciprocal", builder.applied("sqrt", value))
-
-
 def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Traced:
     """Leaky ReLU with learned slopes."""
     _tensors(weight)
@@ -464,21 +392,6 @@ def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Tr
     if slope.dim() > 1:
         raise Unfollowed
     return builder.shown(builder.applied("leaky_relu", value, slope), frame)
-
-
-def hardswish(builder: Builder, out: Tensor, source: Traced) -> Traced:
-    """x · hardsigmoid(x)."""
-    return mul(builder, out, source, each(_hardsigmoid)(builder, out, source))
-
-
-def glu(builder: Builder, out: Tensor, source: Traced, dim: int = -1) -> Traced:
-    """x₁ ⊙ σ(x₂), the halves of one axis."""
-    size = source.shape[dim] // 2
-    first, second = (
-        source.viewed(lambda t, s=start: t.narrow(dim, s, size))  # type: ignore[misc]
-        for start in (0, size)
-    )
-    return mul(builder, out, first, ELEMENTWISE["sigmoid"](builder, out, second))
 
 
 def pairwise(sign: float) -> Translation:
@@ -640,14 +553,6 @@ def _from_right(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> T
     return builder.shown(made, frame.last(right.shape[1], tuple(out.shape)))
 
 
-def mv(builder: Builder, out: Tensor, matrix: Operand, vector: Operand) -> Traced:
-    """[N, d] × [d]."""
-    if not isinstance(matrix, Traced) or not isinstance(vector, Tensor):
-        raise Unfollowed(MIXES)
-    column = mm(builder, out.unsqueeze(1), matrix, vector.unsqueeze(1))
-    return column.viewed(lambda t: t.squeeze(1))
-
-
 def bmm(builder: Builder, out: Tensor, left: Any, right: Any) -> Traced:
     """[B, m, d] × [B, d, k]: a product for every head, or for every node."""
     if isinstance(left, Traced) and isinstance(right, Tensor):
@@ -680,7 +585,7 @@ def _by_head(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Trac
 
 
 def added(product: Callable[..., Traced]) -> Translation:
-    """β · base + α · product: addmm, addmv, baddbmm."""
+    """β · base + α · product: addmm, baddbmm."""
 
     def translate(
         builder: Builder, out: Tensor, base: Any, left: Any, right: Any, *, beta: float = 1,
@@ -800,7 +705,53 @@ def softmax(log: bool) -> Translation:
     return translate
 
 
-# The table ----------------------------------------------------------------------------------------
+# The tables ---------------------------------------------------------------------------------------
+
+
+def _power(x: Tensor, exponent: Any) -> Tensor:
+    """x to the power of 2, ±½ or −1."""
+    known = {2: torch.square, 0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
+    if isinstance(exponent, Tensor) or exponent not in known:
+        raise Unfollowed
+    return known[exponent](x)
+
+
+def _threshold(x: Tensor, level: float, below: float) -> Tensor:
+    """x above the level, else another number; continuous only where the two agree."""
+    if level != below:
+        raise Unfollowed
+    return x.clamp(min=level)
+
+
+def _glu(x: Tensor, dim: int = -1) -> Tensor:
+    """x₁ ⊙ σ(x₂), the halves of one axis."""
+    first, second = x.split(x.shape[dim] // 2, dim)
+    return first * second.sigmoid()
+
+
+COMPOSED: dict[str, Callable[..., Tensor]] = {
+    "stack": lambda parts, dim=0: torch.cat([part.unsqueeze(dim) for part in parts], dim),
+    "neg": lambda x: x * -1.0,
+    "addcmul": lambda base, x, y, value=1: base + value * (x * y),
+    "lerp": lambda start, end, weight: start + weight * (end - start),
+    "abs": lambda x: x.relu() + (-x).relu(),
+    "rsqrt": lambda x: x.sqrt().reciprocal(),
+    "pow": _power,
+    "celu": lambda x, alpha=1.0: functional.elu(x / alpha) * alpha,
+    "hardtanh": lambda x, low=-1.0, high=1.0: x.clamp(low, high),
+    "threshold": _threshold,
+    "hardsigmoid": lambda x: (x / 6 + 0.5).clamp(0.0, 1.0),
+    "hardswish": lambda x: x * functional.hardsigmoid(x),
+    "glu": _glu,
+    "minimum": lambda x, y: -torch.maximum(-x, -y),
+    "mv": lambda matrix, vector: torch.mm(matrix, vector.unsqueeze(1)).squeeze(1),
+    "addmv": lambda base, matrix, vector, beta=1, alpha=1: (
+        beta * base + alpha * torch.mv(matrix, vector)
+    ),
+}
+"""Operations made of others, as PyTorch would write them: they are run once more, and followed
+step by step. Only operations that PyTorch itself does not take apart (mm, not matmul) may stand
+here."""
 
 MOVING = (
     "permute transpose t unsqueeze squeeze slice select expand split split_with_sizes unbind flip "
@@ -815,21 +766,18 @@ BATCH_NORMS = (
 
 ELEMENTWISE: dict[str, Translation] = {
     **{name: each(lambda b, value, name=name: b.applied(name, value)) for name in PLAIN.split()},
-    "gelu": each(_gelu),
-    "leaky_relu": each(_leaky_relu),
+    "gelu": each(
+        lambda b, value, approximate="none": b.applied(
+            "gelu" if approximate == "none" else "gelu_tanh", value
+        )
+    ),
+    "leaky_relu": each(lambda b, value, slope=0.01: b.applied("leaky_relu", value, slope)),
     "elu": each(_elu),
-    "celu": each(_celu),
     "softplus": each(_softplus),
     "clamp": each(_clamp),
     "clamp_min": each(_clamp),
     "clamp_max": each(lambda b, value, high: _clamp(b, value, None, high)),
-    "hardtanh": each(_hardtanh),
-    "threshold": each(_threshold),
-    "hardsigmoid": each(_hardsigmoid),
-    "abs": each(_absolute),
     "sqrt": each(_root),
-    "rsqrt": each(_inverse_root),
-    "pow": each(_power),
 }
 
 TRANSLATIONS: dict[str, Translation] = {
@@ -840,25 +788,18 @@ TRANSLATIONS: dict[str, Translation] = {
     "unsafe_split": moved(aten.split),
     "unsafe_split_with_sizes": moved(aten.split_with_sizes),
     "cat": cat,
-    "stack": stack,
     "index_copy": put_rows,
     "index_put": index_put,
     **dict.fromkeys(("copy", "fill", "zero"), copied),
     "add": add,
     **dict.fromkeys(("sub", "subtract"), sub),
     "rsub": lambda builder, out, left, right, alpha=1: add(builder, out, right, left, -alpha),
-    "neg": lambda builder, out, source: mul(builder, out, source, -1.0),
     **dict.fromkeys(("mul", "multiply"), mul),
     **dict.fromkeys(("div", "true_divide"), div),
-    "addcmul": addcmul,
-    "lerp": lerp,
     "masked_fill": masked_fill,
     **ELEMENTWISE,
     **dict.fromkeys(("prelu", "_prelu_kernel"), prelu),
-    "hardswish": hardswish,
-    "glu": glu,
     "maximum": pairwise(1.0),
-    "minimum": pairwise(-1.0),
     "sum": reduced(_total),
     "mean": reduced(_mean),
     "prod": reduced(_product),
@@ -868,11 +809,9 @@ TRANSLATIONS: dict[str, Translation] = {
     **dict.fromkeys(("amin", "min"), extreme(-1.0)),
     **dict.fromkeys(("linalg_vector_norm", "norm"), vector_norm),
     "mm": mm,
-    "mv": mv,
     "bmm": bmm,
     "_trilinear": bilinear,
     "addmm": added(mm),
-    "addmv": added(mv),
     "baddbmm": added(bmm),
     **dict.fromkeys(BATCH_NORMS.split(), batch_norm),
     "native_layer_norm": layer_norm,

@@ -21,11 +21,11 @@ from torch import Tensor
 from gnn_repair.exposure.heads.operations import (
     ROUNDING,
     Curved,
-    HeadGraph,
     Interval,
     Linear,
     Root,
     Slopes,
+    needed,
 )
 from gnn_repair.oracle.heads.polytope import Base, maxima
 from gnn_repair.oracle.problems import Floats, Integers
@@ -98,57 +98,6 @@ class LinearBound:
     weighed: Tensor
     """[B, R]: Σ |C| M over all values, M what the sums behind a value may come to: what rounding
     errors of the sums on the way back are relative to."""
-
-
-class _Walk:
-    """What has been gathered on the way back."""
-
-    def __init__(self, region: Region, value: int, coefficients: Tensor) -> None:
-        self.region, self.held = region, {value: coefficients}
-        batch, rows = len(region), coefficients.shape[1]
-        self.constant, self.weighed = (coefficients.new_zeros(batch, rows) for _ in range(2))
-        self.lifted = coefficients.new_zeros(batch, rows, region.lifts.shape[1])
-        self.slopes: dict[int, Slopes] = {}
-        self.seen: dict[int, Tensor] = {}
-
-    def give(self, value: int, coefficients: Tensor) -> None:
-        """Add coefficients of a value."""
-        held = self.held.get(value)
-        self.held[value] = coefficients if held is None else held + coefficients
-
-    def weigh(self, value: int, coefficients: Tensor) -> None:
-        """Note the size of C · value."""
-        size = self.region.sizes[value].unsqueeze(2)
-        self.weighed = self.weighed + (coefficients.abs() @ size).squeeze(2)
-
-    def give_line(self, value: int, coefficients: Tensor) -> None:
-        """The same for a line's part, which others may cancel: it is weighed by itself."""
-        self.weigh(value, coefficients)
-        self.give(value, coefficients)
-
-    def linear(self, operation: Linear, outer: Tensor) -> None:
-        """Multiply an operation out."""
-        nodes, widths = self.region.nodes, self.region.base.widths
-        offset = operation.offset(nodes)
-        if offset is not None:
-            self.constant = self.constant + (outer @ offset.unsqueeze(2)).squeeze(2)
-        parts = operation.pull(outer, nodes, [widths[i] for i in operation.inputs])
-        for value, coefficients in zip(operation.inputs, parts, strict=True):
-            self.give(value, coefficients)
-
-    def curved(self, number: int, part: Relaxed, outer: Tensor) -> None:
-        """Replace an operation by its lines."""
-        self.seen[number] = outer
-        up, down = outer.clamp(min=0.0), outer.clamp(max=0.0)
-        constants = up @ part.higher.unsqueeze(2) + down @ part.lower.unsqueeze(2)
-        self.constant = self.constant + constants.squeeze(2)
-        if outer.shape[1] == 1:
-            self.slopes[number] = part.chosen(outer.expand(len(self.region), -1, -1)[:, 0])
-        if part.lift is not None:
-            self.lifted[:, :, part.lift : part.lift + up.shape[2]] += up
-        carried = part.operation.carried(up, down, part.above, part.below)
-        for value, coefficients in zip(part.operation.inputs, carried, strict=True):
-            self.give_line(value, coefficients)
 
 
 HUGE = 1e100
@@ -282,30 +231,44 @@ class Region:
             pushes: by operation number, [B, R, k]: multiples of its input that are added, which
                 must be nonnegative for inputs known to have that sign.
         """
-        operations, walk = self.base.graph.operations, _Walk(self, value, coefficients)
+        operations, nodes, widths = self.base.graph.operations, self.nodes, self.base.widths
+        held, rows = {value: coefficients}, coefficients.shape[1]
+        constant, weighed = (coefficients.new_zeros(len(self), rows) for _ in range(2))
+        lifted = coefficients.new_zeros(len(self), rows, self.lifts.shape[1])
+        slopes, seen = dict[int, Slopes](), dict[int, Tensor]()
         for number in range(value - 1, -1, -1):
-            outer, operation = walk.held.pop(number + 1, None), operations[number]
+            outer, operation = held.pop(number + 1, None), operations[number]
             if outer is None and value == len(operations) and number in parts:
                 # A norm whose σ no output reads; proofs have slopes of every curved operation.
-                width = self.base.widths[number + 1]
-                outer = coefficients.new_zeros(1, coefficients.shape[1], width)
+                outer = coefficients.new_zeros(1, rows, widths[number + 1])
             if outer is None:
                 continue
-            walk.weigh(number + 1, outer)
+            weighed = weighed + _dot(outer.abs(), self.sizes[number + 1])
             if isinstance(operation, Linear):
-                walk.linear(operation, outer)
-                continue
-            walk.curved(number, parts[number], outer)
-            if pushes is not None and number in pushes:
-                walk.give_line(operation.inputs[0], pushes[number])
-        functions = walk.held.get(0)
-        if functions is None:
-            functions = coefficients.new_zeros(1, coefficients.shape[1], self.base.width)
-        walk.weigh(0, functions)
-        linear = LinearBound(
-            functions.expand(len(self), -1, -1).contiguous(), walk.lifted, walk.constant,
-            walk.slopes, walk.seen, walk.weighed + walk.constant.abs(),
-        )  # fmt: skip
+                offset = operation.offset(nodes)
+                constant = constant if offset is None else constant + _dot(outer, offset)
+                carried = operation.pull(outer, nodes, [widths[i] for i in operation.inputs])
+            else:
+                part, seen[number] = parts[number], outer
+                up, down = outer.clamp(min=0.0), outer.clamp(max=0.0)
+                constant = constant + _dot(up, part.higher) + _dot(down, part.lower)
+                if rows == 1:
+                    slopes[number] = part.chosen(outer.expand(len(self), -1, -1)[:, 0])
+                if part.lift is not None:
+                    lifted[:, :, part.lift : part.lift + up.shape[2]] += up
+                carried = part.operation.carried(up, down, part.above, part.below)
+                given = list(zip(operation.inputs, carried, strict=True))
+                if pushes is not None and number in pushes:
+                    given.append((operation.inputs[0], pushes[number]))
+                    carried[0] = carried[0] + pushes[number]
+                for i, line in given:  # others may cancel it: it is weighed by itself
+                    weighed = weighed + _dot(line.abs(), self.sizes[i])
+            for i, more in zip(operation.inputs, carried, strict=True):
+                held[i] = held[i] + more if i in held else more
+        functions = held.get(0, coefficients.new_zeros(1, rows, self.base.width))
+        weighed = weighed + _dot(functions.abs(), self.sizes[0]) + constant.abs()
+        functions = functions.expand(len(self), -1, -1).contiguous()
+        linear = LinearBound(functions, lifted, constant, slopes, seen, weighed)
         empty = np.diff(self.begins) == 0
         return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
 
@@ -315,8 +278,8 @@ class Region:
         for number, first in self.lift_of.items():
             top = self.tops[number].high
             high[:, first : first + top.shape[1]] = top
-        alone = (linear.lifted @ high.unsqueeze(2)).squeeze(2)
-        constant = linear.constant + alone * torch.from_numpy(empty).unsqueeze(1)
+        alone = _dot(linear.lifted, high) * torch.from_numpy(empty).unsqueeze(1)
+        constant = linear.constant + alone
         return replace(linear, constant=constant)
 
     def largest(self, linear: LinearBound) -> Tensor:
@@ -327,12 +290,17 @@ class Region:
             self.ends, self.begins, self.mass, self.base.rows, self.base.table, self.lifts,
             linear.functions.numpy(), linear.lifted.numpy(), out,
         )  # fmt: skip
-        offset = (linear.functions @ self.fixed.unsqueeze(2)).squeeze(2)
+        offset = _dot(linear.functions, self.fixed)
         # Every sum on the way has at most so many terms, each off by at most ROUNDING of its size.
         longest = max(size.shape[1] for size in self.sizes) + self.base.width + 16
         return (
             torch.from_numpy(out) + offset + linear.constant + ROUNDING * longest * linear.weighed
         )
+
+
+def _dot(rows: Tensor, values: Tensor) -> Tensor:
+    """rows [B or 1, R, k] · values [B or 1, k], [B, R]."""
+    return (rows @ values.unsqueeze(2)).squeeze(2)
 
 
 def bare_region(base: Base, position: Integers) -> Region:
@@ -421,26 +389,13 @@ def _tightened(region: Region, value: int, known: Interval) -> Interval:
     return Interval(torch.minimum(low, high), torch.maximum(low, high))
 
 
-def _is_linear(graph: HeadGraph, number: int) -> bool:
-    """Whether no nonlinear operation stands before this one."""
-    seen, todo = set[int](), list(graph.operations[number].inputs)
-    while todo:
-        value = todo.pop()
-        if value == 0 or value in seen:
-            continue
-        seen.add(value)
-        operation = graph.operations[value - 1]
-        if isinstance(operation, Curved):
-            return False
-        todo += operation.inputs
-    return True
-
-
 def _with_root(region: Region, number: int, operation: Root) -> Region:
     """Add a Root's interval, and its interpolation between vertices where its input is linear."""
     box = region.boxes[number]
     top = operation.interval(box)
-    if not _is_linear(region.base.graph, number):
+    operations = region.base.graph.operations
+    before = needed(operations, set(operation.inputs)) - {0}
+    if any(isinstance(operations[value - 1], Curved) for value in before):
         return replace(region, tops={**region.tops, number: top}).with_line(number)
     sizes = region.sizes[operation.inputs[0]].unflatten(1, (-1, operation.size)).norm(dim=2)
     slack = ROUNDING * (box[0].low.shape[1] + region.base.width + 16) * (sizes + top.high)
@@ -470,39 +425,29 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
     the length of a sum is at most the sum of lengths, all but one group about their centres: that
     of equal messages then adds nothing. Each is rounded up by ``slack`` [B, parts].
     """
-    base, ends, mass = region.base, region.ends, region.mass
+    base = region.base
     owner, term, group = region.places()
-    weight = mass[owner, group]
-    main_group = _main_groups(base, ends, owner, term, group)
+    main_group = _main_groups(base, region.ends, owner, term, group)
     first = main_group[owner] == group
     points, centre = region.corners()
     points[~first] -= centre[owner[~first], group[~first]]
     rest = centre.sum(1) - centre[np.arange(len(region)), main_group]
     points[first] += (base.fixed[region.position] + rest)[owner[first]]
-    nodes = region.nodes[torch.from_numpy(owner)]
-    x = _affine_value(base.graph, operation.inputs[0], torch.from_numpy(points), nodes)
-    zero = _affine_value(
-        base.graph, operation.inputs[0], torch.zeros_like(x[:, :1]).expand(-1, base.width), nodes
+    nodes, main = region.nodes[torch.from_numpy(owner)], torch.from_numpy(first).unsqueeze(1)
+    graph = replace(base.graph, operations=base.graph.operations[: operation.inputs[0]])
+    x, zero = (
+        graph(at, nodes)
+        for at in (torch.from_numpy(points), torch.zeros(points.shape, dtype=torch.float64))
     )
-    x[torch.from_numpy(~first)] -= zero[torch.from_numpy(~first)]
-    main = torch.from_numpy(first)
-    square = x.unflatten(1, (-1, operation.size)).square().sum(2)
-    # A number times booleans would be float32, in which the offset is rounded down.
-    length = (square + operation.offset * main.double().unsqueeze(1)).sqrt()
-    length = torch.where(main.unsqueeze(1), length.clamp(min=operation.floor), length)
+    plain = Root((), operation.size, 0.0, 0.0)
+    length = torch.where(main, operation.evaluate([x], nodes), plain.evaluate([x - zero], nodes))
     length = length + slack[torch.from_numpy(owner)]
-    lifts = length.numpy() / weight[:, None]
-    high = np.zeros((len(region), length.shape[1]))
-    for g in range(mass.shape[1]):
-        best = np.zeros_like(high)
-        np.maximum.at(best, owner[group == g], length.numpy()[group == g])
-        high += best
-    empty = np.diff(region.begins) == 0
-    if empty.any():
-        alone = _affine_value(base.graph, operation.inputs[0], region.fixed, region.nodes)
-        square = alone.unflatten(1, (-1, operation.size)).square().sum(2) + operation.offset
-        high[empty] = (square.sqrt().clamp(min=operation.floor) + slack).numpy()[empty]
-    return lifts, torch.from_numpy(high)
+    best = np.zeros((*centre.shape[:2], length.shape[1]))
+    np.maximum.at(best, (owner, group), length.numpy())
+    alone = operation.evaluate([graph(region.fixed, region.nodes)], region.nodes) + slack
+    empty = np.diff(region.begins)[:, None] == 0
+    high = np.where(empty, alone.numpy(), best.sum(1))
+    return length.numpy() / region.mass[owner, group][:, None], torch.from_numpy(high)
 
 
 def _main_groups(
@@ -514,8 +459,3 @@ def _main_groups(
     rank = (ends[:, 1:] > ends[:, :-1]).astype(np.int64)
     np.maximum.at(rank, (owner, group), 1 + differs)
     return np.argmax(rank, axis=1)
-
-
-def _affine_value(graph: HeadGraph, value: int, x: Tensor, nodes: Tensor) -> Tensor:
-    """A value that no nonlinear operation stands before, at points x."""
-    return replace(graph, operations=graph.operations[:value]).values(x, nodes)[value]

@@ -36,7 +36,7 @@ from gnn_repair.oracle.heads.search import (
     SlopesOf,
     certify,
     dense_shares,
-    mixed_at,
+    mix_dense,
     parts_with,
     rows_and_mixture,
     worst,
@@ -85,30 +85,17 @@ class Leaf:
         splits = tuple((order[n], channel, sign, float(beta)) for (n, channel), sign, beta in units)
         return ProofCase(self.weights, self.slopes, self.inner, splits, self.halvings)
 
-    def halves(self) -> tuple[Leaf, Leaf]:
+    def halves(self) -> list[Leaf]:
         """The two cases that ``split`` decides."""
         assert self.split is not None
-        units = (*self.units, self.split)
-        first, second = (
-            Leaf(units, (*self.signs, sign), weights=self.weights, halvings=self.halvings)
-            for sign in (-1, 1)
-        )
-        return first, second
+        units, made = (*self.units, self.split), [(*self.signs, sign) for sign in (-1, 1)]
+        return [Leaf(units, own, weights=self.weights, halvings=self.halvings) for own in made]
 
-    def parts(self) -> tuple[Leaf, Leaf]:
+    def parts(self) -> list[Leaf]:
         """The two cases that halving ``edge`` gives."""
         assert self.edge is not None
-        i, j = self.edge
-        first, second = (
-            Leaf(
-                self.units,
-                self.signs,
-                weights=self.weights,
-                halvings=(*self.halvings, (i, j, side)),
-            )
-            for side in (-1, 1)
-        )
-        return first, second
+        made = [(*self.halvings, (*self.edge, side)) for side in (-1, 1)]
+        return [Leaf(self.units, self.signs, weights=self.weights, halvings=own) for own in made]
 
 
 @dataclass(eq=False)
@@ -140,15 +127,6 @@ class Tree:
     def bound(self) -> float:
         """What all leaves together prove."""
         return max(leaf.bound for leaf in [*self.leaves, *self.closed])
-
-
-def elementwise(base: Base) -> dict[int, int]:
-    """Numbers and widths of the elementwise operations."""
-    return {
-        number: base.widths[number + 1]
-        for number, operation in enumerate(base.graph.operations)
-        if isinstance(operation, Activation)
-    }
 
 
 def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
@@ -211,8 +189,9 @@ class LeafBatch:
 
     def _signs(self) -> dict[int, Tensor]:
         signs = {
-            number: torch.zeros(len(self.cases), width, dtype=torch.float64)
-            for number, width in elementwise(self.base).items()
+            number: torch.zeros(len(self.cases), self.base.widths[number + 1], dtype=torch.float64)
+            for number, operation in enumerate(self.base.graph.operations)
+            if isinstance(operation, Activation)
         }
         for number, (row, _, unit, sign) in self._by_operation():
             signs[number].numpy()[row, unit] = sign
@@ -229,14 +208,16 @@ class LeafBatch:
         rows, mixture = rows_and_mixture(region, self.target)
         cuts, parts = Cuts(region, self.target), region.lines
         cuts.add(rows, mixture, parts)
-        weights = self._parents_weights() if self.depth else None
+        weights = None
+        if self.depth:
+            weights = torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))
         for turn in range(rounds):
             if weights is not None:
                 self._add_mixed(cuts, weights, parts)
             piece = cuts.solve()
-            x = mixed_at(region, piece)
-            values = self.base.graph.values(x, region.nodes)
-            self._offer(values[-1], piece)
+            shares = dense_shares(region, piece)
+            values = self.base.graph.values(mix_dense(region, shares), region.nodes)
+            self._offer(values[-1], shares)
             weights, slopes = cuts.combine(piece)
             final = turn + 1 == rounds
             # Bounds only fall from round to round: a certificate is worth its price at the end.
@@ -262,9 +243,6 @@ class LeafBatch:
             for (tree, _), leaf in zip(self.cases, self.best, strict=True)
         )
 
-    def _parents_weights(self) -> Tensor:
-        return torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))
-
     def _add_mixed(self, cuts: Cuts, weights: Tensor, parts: dict[int, Relaxed]) -> None:
         """A bound of the rivals' mixture, where units that rivals disagree about cancel, and one
         more for each sign on the way to the leaf, with a large multiple of that input."""
@@ -280,10 +258,10 @@ class LeafBatch:
         many = (-1, self.depth + 1, -1)
         cuts.add(rows.unsqueeze(1).expand(many), weights.unsqueeze(1).expand(many), parts, pushes)
 
-    def _offer(self, outputs: Tensor, piece: Piece) -> None:
+    def _offer(self, outputs: Tensor, shares: Floats) -> None:
         """Tell every tree of the λ of its leaves' relaxations."""
         margin = worst(outputs, torch.from_numpy(self.target)).numpy()
-        shares, begins = dense_shares(self.region, piece), self.region.begins
+        begins = self.region.begins
         for row, (tree, leaf) in enumerate(self.cases):
             if margin[row] > tree.margin:
                 tree.margin = float(margin[row])
@@ -412,14 +390,14 @@ def _others(base: Base) -> list[Operation]:
     return [op for op in curved if not (isinstance(op, Activation) and op.name == "relu")]
 
 
-def _cases(leaf: Leaf, terms: int, others: list[Operation]) -> tuple[Leaf, ...]:
+def _cases(leaf: Leaf, terms: int, others: list[Operation]) -> list[Leaf]:
     """What a leaf is split into: at an edge of few corners, by a unit's sign, or not at all."""
     soon_linear = not others and leaf.loose <= FEW_UNITS
     if leaf.edge is not None and terms <= FEW and not soon_linear:
         return leaf.parts()
     if leaf.split is not None:
         return leaf.halves()
-    return (replace(leaf, last=True),)
+    return [replace(leaf, last=True)]
 
 
 def _stuck(leaf: Leaf, terms: int, others: list[Operation]) -> bool:

@@ -104,10 +104,10 @@ def _of_the_model(
 def _node(aggregate: Exposure, mass: list[float], position: int) -> Part:
     """All λ of one recipient."""
     first, groups = position * len(mass), []
-    for m, low, high in zip(mass, *(aggregate.segments[first + k :] for k in (0, 1)), strict=False):
-        rows = aggregate.rows[int(low) : int(high)].long()
-        if len(rows):
-            groups.append((m, aggregate.contributions[0, rows].numpy()))
+    ends = aggregate.segments[first : first + len(mass) + 1].tolist()
+    for m, low, high in zip(mass, ends[:-1], ends[1:], strict=True):
+        if low < high:
+            groups.append((m, aggregate.contributions[0, aggregate.rows[low:high].long()].numpy()))
     number = int(aggregate.recipients[position])
     return Part(number, aggregate.fixed_logits[0, number].numpy(), tuple(groups))
 

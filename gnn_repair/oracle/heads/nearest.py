@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.exposure.parts import cut_terms
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import new_highs
-from gnn_repair.oracle.heads.search import on_cpu, replay_margins
+from gnn_repair.oracle.heads.search import on_cpu, replay_margins, worst
 from gnn_repair.oracle.heads.solve import NAMED, Effort, EffortLimit, solve_head
 from gnn_repair.oracle.problems import CANNOT, UNDECIDED, Floats, Instance, Integers
 from gnn_repair.oracle.questions.nearest import (
@@ -38,66 +38,75 @@ from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.witness import gains_of
 
 
-def ball(exposure: Exposure, distance: Tensor) -> Exposure:
-    """The exposure whose admissible mixtures are those of ``exposure`` within a distance.
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """The mixtures within a distance of α, one question after another."""
 
-    Args:
-        exposure: on the CPU.
-        distance: [n] d > 0: the mass that may move in each group of a recipient, of which no more
-            can move than it has.
-    """
-    aggregate, table = exposure.aggregate, exposure.aggregate.contributions
-    everywhere = aggregate.frozen_logits.clone()
-    everywhere[:, aggregate.recipients] = aggregate.logits()
-    term, less = _twice(aggregate)
-    lengths = aggregate.segments.diff()
-    twice = lengths.repeat_interleave(2)
-    mass = aggregate.mass[0]
-    scale = torch.minimum(distance.unsqueeze(1), mass) / mass.clamp(min=1e-300)
-    # The same on both sides, so that it starts at the frozen aggregate.
-    share = scale.reshape(-1).repeat_interleave(lengths) * aggregate.coefficients[0].double()
-    pieces = Exposure(
-        groups=tuple(
-            Group(f"{group.name} ({side})", group.rule, group.coefficients_from)
-            for group in aggregate.groups
-            for side in ("more", "less")
-        ),
-        recipients=aggregate.recipients,
-        segments=torch.cat([twice.new_zeros(1), twice.cumsum(0)]),
-        rows=aggregate.rows[term] + less.int() * table.shape[1],
-        coefficients=share[term].unsqueeze(0),
-        contributions=torch.cat([table, -table], dim=1),
-        fixed_logits=everywhere,
-        frozen_logits=everywhere,
-        state=aggregate.state.new_zeros(1, aggregate.num_nodes, 1),
-        messages=aggregate.state.new_zeros(1, 1, 1),
-        message_rows=torch.zeros(2 * table.shape[1], dtype=torch.int32),
-        sources=aggregate.sources.repeat(2),
-        origin=aggregate.origin,
-        names=aggregate.names,
-    )
-    assert exposure.head is not None
-    return pieces.with_head(exposure.head, exposure.frozen_logits, exposure.residual)
+    around: Exposure
+    """Whose admissible mixtures these are; its node i is that of question i."""
+    alpha: Tensor
+    """[T]: α of the questions' terms."""
+    ends: list[int]
+    """[L + 1]: whose they are."""
+    term: Tensor
+    """[2T]: which of them each term of ``around`` changes."""
+    less: Tensor
+    """[2T]: whether it takes mass away."""
 
+    @classmethod
+    def of(cls, exposure: Exposure, position: Tensor, distance: Tensor) -> Ball:
+        """All mixtures of recipients within distances.
 
-def _twice(aggregate: Exposure) -> tuple[Tensor, Tensor]:
-    """[2T]: the old term behind each new one, and whether it takes mass away."""
-    lengths = aggregate.segments.diff().repeat_interleave(2)
-    begins = aggregate.segments[:-1].repeat_interleave(2)
-    ends = lengths.cumsum(0)
-    place = torch.arange(int(lengths.sum())) - (ends - lengths).repeat_interleave(lengths)
-    side = torch.arange(len(lengths)) % 2
-    return begins.repeat_interleave(lengths) + place, side.repeat_interleave(lengths).bool()
+        Args:
+            exposure: on the CPU.
+            position: [L] recipients; one may stand several times.
+            distance: [L] d > 0: the mass that may move in each group of a recipient, of which no
+                more can move than it has.
+        """
+        assert exposure.head is not None
+        aggregate, nodes = exposure.aggregate, exposure.recipients[position]
+        segments, terms = cut_terms(aggregate.segments, aggregate.num_groups, position)
+        alpha, lengths = aggregate.coefficients[0, terms].double(), segments.diff()
+        twice = torch.cat([segments[:1], lengths.repeat_interleave(2).cumsum(0)])
+        side = torch.arange(2 * len(lengths)) % 2
+        term = torch.arange(int(twice[-1])) - (
+            twice[:-1] - segments[:-1].repeat_interleave(2)
+        ).repeat_interleave(twice.diff())
+        less = side.repeat_interleave(twice.diff()).bool()
+        mass = aggregate.mass[0, position]
+        scale = torch.minimum(distance.unsqueeze(1), mass) / mass.clamp(min=1e-300)
+        # The same on both sides, so that it starts at the frozen aggregate.
+        share = scale.reshape(-1).repeat_interleave(lengths) * alpha
+        table, frozen = aggregate.contributions, aggregate.logits()[:, position]
+        pieces = Exposure(
+            groups=tuple(
+                Group(f"{group.name} ({side})", group.rule, group.coefficients_from)
+                for group in aggregate.groups
+                for side in ("more", "less")
+            ),
+            recipients=torch.arange(len(position)),
+            segments=twice,
+            rows=aggregate.rows[terms][term] + less.int() * table.shape[1],
+            coefficients=share[term].unsqueeze(0),
+            contributions=torch.cat([table, -table], dim=1),
+            fixed_logits=frozen,
+            frozen_logits=frozen,
+            state=aggregate.state.new_zeros(1, len(position), 1),
+            messages=aggregate.state.new_zeros(1, 1, 1),
+            message_rows=torch.zeros(2 * table.shape[1], dtype=torch.int32),
+            sources=torch.full((2 * table.shape[1],), -1, dtype=torch.int32),
+            origin=aggregate.origin,
+        )
+        head, logits = exposure.head.at(nodes), exposure.frozen_logits[:, nodes]
+        around = pieces.with_head(head, logits, exposure.residual)
+        return cls(around, alpha, segments[:: aggregate.num_groups].tolist(), term, less)
 
-
-def change_of(exposure: Exposure, coefficients: Tensor) -> list[NDArray[np.float64]]:
-    """α + p − n [K] of every recipient, for coefficients [1, 2T] of :func:`ball`."""
-    mixture = exposure.aggregate
-    term, less = _twice(mixture)
-    signed = torch.where(less, -coefficients[0], coefficients[0])
-    whole = mixture.coefficients[0].double().index_add(0, term, signed)
-    ends = mixture.segments[:: mixture.num_groups].tolist()
-    return [whole[a:b].numpy() for a, b in pairwise(ends)]
+    def solve(self, target: Integers, effort: Effort) -> tuple[Floats, list[Floats]]:
+        """Bounds [L] of the margins, and α + p − n [K] of the best λ found for each question."""
+        answer = solve_head(self.around, torch.from_numpy(target), effort=effort)
+        moved = answer.dense(self.around)[0]
+        whole = self.alpha.index_add(0, self.term, torch.where(self.less, -moved, moved)).numpy()
+        return answer.bound, [whole[a:b] for a, b in pairwise(self.ends)]
 
 
 ROUNDS = 8
@@ -280,9 +289,8 @@ class Approach:
 
     def _margins(self, shares: Floats) -> Floats:
         """[P]: of the target at λ [P, K]."""
-        outputs = self._outputs(self._aggregates(shares)).detach().numpy()
-        rest = np.delete(outputs, self.target, axis=1)
-        return np.asarray(outputs[:, self.target] - rest.max(1))
+        outputs = self._outputs(self._aggregates(shares)).detach()
+        return worst(outputs, torch.full((len(shares),), self.target)).numpy()
 
     def _size(self) -> float:
         """The scale of the logits."""
@@ -305,13 +313,20 @@ class Approach:
         return Instance(gaps, fixed, self.group, self.mass, terms, rivals)
 
 
-HALVINGS = ((NAMED["fast"], 6), (EffortLimit(NAMED["normal"].leaves, 0.1), 6))
-"""Steps towards the lower value: without cases until a 64th of the upper value is left, then with
-cases between what that proved and the upper value, all steps together about as long as ``normal``
-takes for one question."""
+PLAIN, CASES = NAMED["fast"], EffortLimit(NAMED["normal"].leaves, 0.1)
+BELOW = 1 - NEAREST / 2.1
+STEPS = ((PLAIN, BELOW), (CASES, BELOW), *[(PLAIN, 0.5)] * 5, *[(CASES, 0.5)] * 5)
+"""Steps towards the lower value: an effort, and where between the two values it is asked. Most of
+what was found is the nearest: asked just below it, first without and then with cases, they are
+done. For the others the gap is halved, without cases first; all steps with cases together take
+about as long as ``normal`` takes for one question."""
 AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 """By how much more the head is to win, relative to its logits, until the model, which is run in a
 precision of its own, confirms it."""
+
+
+Found = tuple[Floats, float]
+"""λ [K] and its margin."""
 
 
 def nearest_behind_head(
@@ -320,7 +335,8 @@ def nearest_behind_head(
     """One answer a node and target, in the order of :func:`solve_head`."""
     exposure = on_cpu(exposure)
     solution = solve_head(exposure, target, nodes)
-    frozen = _frozen_margins(exposure, solution)
+    logits = exposure.frozen_logits[0, torch.from_numpy(solution.node)]
+    frozen = worst(logits, torch.from_numpy(solution.target)).numpy()
     wins = (solution.margin >= margin) & (frozen < margin)
     approaches = {
         int(i): Approach.of(exposure, solution, int(i), margin) for i in np.flatnonzero(wins)
@@ -335,39 +351,23 @@ def nearest_behind_head(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    shares: Floats
-    margin: float
-    moved: float
-
-
-def _frozen_margins(exposure: Exposure, solution: Solution) -> Floats:
-    logits = exposure.frozen_logits[0].numpy()[solution.node]
-    own = np.take_along_axis(logits, solution.target[:, None], 1)[:, 0]
-    rest = logits.copy()
-    np.put_along_axis(rest, solution.target[:, None], -np.inf, 1)
-    return np.asarray(own - rest.max(1))
-
-
 def _confirmed(
     exposure: Exposure,
     solution: Solution,
     approaches: dict[int, Approach],
     margin: float,
-) -> dict[int, _Found]:
+) -> dict[int, Found]:
     """The nearest λ of each question that the model confirms."""
-    found: dict[int, _Found] = {}
+    found: dict[int, Found] = {}
     for aim in AIMS:
         left = np.array([i for i in approaches if i not in found], np.int64)
         shares = [approaches[int(i)].at(aim) for i in left]
         told = replay_margins(exposure, solution.recipient[left], solution.target[left], shares)
         for i, share, value in zip(left.tolist(), shares, told, strict=True):
             if value >= margin:
-                found[i] = _Found(share, float(value), approaches[i].moved(share))
+                found[i] = share, float(value)
     for i in approaches.keys() - found.keys():  # the oracle's own λ, confirmed before
-        share = approaches[i].witness
-        found[i] = _Found(share, float(solution.margin[i]), approaches[i].moved(share))
+        found[i] = approaches[i].witness, float(solution.margin[i])
     return found
 
 
@@ -379,60 +379,27 @@ def _lower_values(
     What wins within a distance is offered to the approaches: they know the head near where they
     are, the balls all around α.
     """
-    proved = dict.fromkeys(approaches, 0.0)
-    for effort, steps in HALVINGS:
-        high = {i: one.moved(one.best) for i, one in approaches.items()}
-        for step in range(steps):
-            left = [i for i in sorted(approaches) if high[i] - proved[i] > NEAREST / 2 * high[i]]
-            if not left:
-                break
-            # Most of what was found is the nearest: asked first just below it, they are done.
-            share = 0.5 if step else 1 - NEAREST / 2.1
-            middle = np.array([proved[i] + share * (high[i] - proved[i]) for i in left])
-            bound, shares = within(exposure, solution, np.array(left), middle, effort)
-            for k, i in enumerate(left):
-                if bound[k] < margin:
-                    proved[i] = float(middle[k])
-                else:
-                    high[i] = float(middle[k])
-                    approaches[i].offer(shares[k])
+    proved, tried = dict.fromkeys(approaches, 0.0), dict[tuple[EffortLimit, int], float]()
+    for effort, share in STEPS:
+        high = {
+            i: min(one.moved(one.best), tried.get((effort, i), np.inf))
+            for i, one in sorted(approaches.items())
+        }
+        left = np.array([i for i in high if high[i] - proved[i] > NEAREST / 2 * high[i]], np.int64)
+        if not len(left):
+            continue
+        middle = np.array([proved[i] + share * (high[i] - proved[i]) for i in left.tolist()])
+        position = torch.from_numpy(solution.recipient[left])
+        ball = Ball.of(exposure, position, torch.from_numpy(middle))
+        for i, d, bound, shares in zip(
+            left.tolist(), middle.tolist(), *ball.solve(solution.target[left], effort), strict=True
+        ):
+            if bound < margin:
+                proved[i] = d
+            else:
+                tried[effort, i] = d
+                approaches[i].offer(shares)
     return proved
-
-
-def within(
-    exposure: Exposure,
-    solution: Solution,
-    chosen: Integers,
-    distance: Floats,
-    effort: Effort,
-) -> tuple[Floats, list[Floats]]:
-    """Bounds [k] of the margins within a distance, and α + p − n of the best λ found there."""
-    bound, shares = np.empty(len(chosen)), [np.empty(0)] * len(chosen)
-    for part in _once_a_node(solution.recipient[chosen]):
-        nodes = torch.from_numpy(solution.node[chosen[part]])
-        near = exposure.restrict(nodes)
-        around = ball(near, torch.from_numpy(distance[part]))
-        target = torch.full((exposure.num_nodes,), -1)
-        target[nodes] = torch.from_numpy(solution.target[chosen[part]])
-        answer = solve_head(around, target, effort=effort)
-        bound[part] = answer.bound
-        changes = change_of(near, answer.dense(around))
-        for place, share in zip(part, changes, strict=True):
-            shares[int(place)] = share
-    return bound, shares
-
-
-def _once_a_node(recipient: Integers) -> list[Integers]:
-    """Places split so that no recipient stands twice in a part."""
-    parts: list[list[int]] = []
-    seen: dict[int, int] = {}
-    for place, who in enumerate(recipient.tolist()):
-        turn = seen.get(who, 0)
-        seen[who] = turn + 1
-        if turn == len(parts):
-            parts.append([])
-        parts[turn].append(place)
-    return [np.array(part, np.int64) for part in parts]
 
 
 def _answer(
@@ -441,19 +408,19 @@ def _answer(
     i: int,
     frozen: float,
     margin: float,
-    found: _Found | None,
+    found: Found | None,
     bound: float,
 ) -> Nearest:
     ends = exposure.segments[:: exposure.num_groups]
     first, last = (int(ends[int(solution.recipient[i]) + k]) for k in (0, 1))
     alpha = exposure.coefficients[0, first:last].double().numpy()
-    change = np.zeros(len(alpha)) if found is None else found.shares - alpha
+    change = np.zeros(len(alpha)) if found is None else found[0] - alpha
     active = np.abs(change) > 1e-12 * max(float(alpha.sum()), 1e-300)
     status, reason = _status(solution, i, frozen, margin, found)
     terms = first + np.flatnonzero(active)
     rows = exposure.rows[first:last].long()
     senders = solution.named(exposure.sources[rows].numpy().astype(np.int64))
-    moved = {ALREADY: 0.0, MOVED: 0.0 if found is None else found.moved}.get(status, np.nan)
+    moved = {ALREADY: 0.0, MOVED: float(np.abs(change).sum() / 2)}.get(status, np.nan)
     return Nearest(
         member=0,
         node=int(solution.named(solution.node[i])),
@@ -462,7 +429,7 @@ def _answer(
         moved=moved,
         bound=bound,
         weights=np.zeros(exposure.num_classes),
-        margin=frozen if status == ALREADY else np.nan if found is None else found.margin,
+        margin=frozen if status == ALREADY else np.nan if found is None else found[1],
         terms=terms,
         change=change[active],
         sources=senders[active],
@@ -475,7 +442,7 @@ def _answer(
 
 
 def _status(
-    solution: Solution, i: int, frozen: float, margin: float, found: _Found | None
+    solution: Solution, i: int, frozen: float, margin: float, found: Found | None
 ) -> tuple[str, str]:
     if frozen >= margin:
         return ALREADY, ""

@@ -83,12 +83,6 @@ class Base:
         """D."""
         return self.table.shape[1]
 
-    def mix(self, position: Integers, indptr: Integers, terms: Integers, shares: Floats) -> Tensor:
-        """x at a sparse λ for each of the recipients at ``position``, [L, D]."""
-        out = self.fixed[position]
-        mixtures(indptr, terms, shares, self.rows, self.table, out)
-        return torch.from_numpy(out)
-
 
 def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
     """The base of an exposure, with the extremes of the recipients at ``position`` (or all)."""

@@ -11,7 +11,7 @@ takes the place of the one corner or of the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -175,18 +175,10 @@ class Proofs:
         """The proofs of some of the bounds, in that order."""
         cases, indptr = _entries(self.indptr, chosen)
         entries, splits = _entries(self.splits, cases)
-        return Proofs(
-            indptr,
-            self.weights[cases],
-            self.slopes[cases],
-            splits,
-            self.operation[entries],
-            self.unit[entries],
-            self.sign[entries],
-            self.multiplier[entries],
-            self.inner,
-            self.part[cases],
-        )
+        by_case = {name: getattr(self, name)[cases] for name in ("weights", "slopes", "part")}
+        names = ("operation", "unit", "sign", "multiplier")
+        by_entry = {name: getattr(self, name)[entries] for name in names}
+        return replace(self, indptr=indptr, splits=splits, **by_case, **by_entry)
 
     def arrays(self) -> dict[str, Any]:
         """The arrays by name, to be written."""

@@ -9,12 +9,14 @@ LP about the head's first order at a λ says where a larger margin may be.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Root, Slopes
@@ -49,24 +51,22 @@ class Game:
     fixed: Floats
 
 
-def rival_rows(target: Integers, classes: int) -> tuple[Tensor, Integers]:
-    """Coefficients [B, C − 1, C] of the margins T_c − T_r, and the rivals [B, C − 1]."""
-    rivals = np.arange(classes - 1)[None] + (np.arange(classes - 1)[None] >= target[:, None])
-    rows = torch.zeros(len(target), classes - 1, classes, dtype=torch.float64)
-    index = torch.from_numpy(rivals).unsqueeze(2)
-    rows.scatter_(2, index, -1.0)
-    rows.scatter_(2, torch.from_numpy(target)[:, None, None].expand(-1, classes - 1, 1), 1.0)
-    return rows, rivals
+def rows_and_mixture(region: Region, target: Integers) -> tuple[Tensor, Tensor]:
+    """Coefficients [B, C − 1, C] of the margins T_c − T_r, and the rival of each as weights."""
+    classes, own = region.base.num_classes, torch.from_numpy(target).unsqueeze(1)
+    rivals = torch.arange(classes - 1)
+    mixture = functional.one_hot(rivals + (rivals >= own), classes).double()
+    return functional.one_hot(own, classes) - mixture, mixture
 
 
-def game_of(region: Region, linear: LinearBound) -> Game:
-    """The linear functions as margins of an exact-mass LP."""
-    terms = np.empty((int(region.begins[-1]), linear.constant.shape[1]))
+def game_of(region: Region, functions: Tensor, lifted: Tensor, constant: Tensor) -> Game:
+    """Linear functions, as in :class:`LinearBound`, as margins of an exact-mass LP."""
+    terms = np.empty((int(region.begins[-1]), constant.shape[1]))
     scores(
         region.ends, region.begins, region.base.rows, region.base.table, region.lifts,
-        linear.functions.numpy(), linear.lifted.numpy(), terms,
+        functions.numpy(), lifted.numpy(), terms,
     )  # fmt: skip
-    offset = (linear.functions @ region.fixed.unsqueeze(2)).squeeze(2) + linear.constant
+    offset = (functions @ region.fixed.unsqueeze(2)).squeeze(2) + constant
     return Game(terms, offset.numpy())
 
 
@@ -138,24 +138,25 @@ def parts_with(region: Region, slopes: SlopesOf) -> dict[int, Relaxed]:
     return parts
 
 
-def class_weights(piece: Piece, rivals: Integers, classes: int) -> Tensor:
-    """The game's weights [B, R + 1] as weights [B, C] of classes."""
-    weights = torch.zeros(len(rivals), classes, dtype=torch.float64)
-    found = torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:]))
-    weights.scatter_add_(1, torch.from_numpy(rivals), found)
-    return weights / weights.sum(1, keepdim=True)
-
-
 def first_relaxation(
     region: Region, target: Integers, threads: int | None = None
 ) -> tuple[Certificate, Piece]:
     """The cheapest bound: one line a unit, tight at the middle of its interval."""
-    parts = region.lines
-    classes = region.base.num_classes
-    rows, rivals = rival_rows(target, classes)
-    linear = region.backward(len(region.base.graph.operations), rows, parts)
-    piece = play(region, game_of(region, linear), threads)
-    return certify(region, target, class_weights(piece, rivals, classes), parts), piece
+    rows, mixture = rows_and_mixture(region, target)
+    linear = region.backward(len(region.base.graph.operations), rows, region.lines)
+    piece = play(region, game_of(region, linear.functions, linear.lifted, linear.constant), threads)
+    return certify(region, target, mixed_weights(piece, mixture), region.lines), piece
+
+
+def dual_of(piece: Piece) -> Tensor:
+    """The game's weights, [B, 1, R]."""
+    return torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:])).unsqueeze(1)
+
+
+def mixed_weights(piece: Piece, mixture: Tensor) -> Tensor:
+    """The game's weights as weights [B, C] of classes, given those behind each bound."""
+    weights = (dual_of(piece) @ mixture)[:, 0].clamp(min=0.0)
+    return weights / weights.sum(1, keepdim=True)
 
 
 TINY = 1e-12
@@ -185,7 +186,7 @@ class Cuts:
         """Bound rows [B, R, C] of the outputs with these lines."""
         last = len(self.region.base.graph.operations)
         linear = self.region.backward(last, rows, parts, pushes)
-        self.games.append(game_of(self.region, linear))
+        self.games.append(game_of(self.region, linear.functions, linear.lifted, linear.constant))
         self.mixtures.append(mixture)
         for number, part in parts.items():
             given = None if pushes is None else pushes.get(number)
@@ -222,9 +223,7 @@ class Cuts:
 
     def combine(self, piece: Piece) -> tuple[Tensor, SlopesOf]:
         """Rival weights and slopes as the LP's dual mixes them."""
-        shares = torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:])).unsqueeze(1)
-        weights = (shares @ torch.cat(self.mixtures, dim=1))[:, 0].clamp(min=0.0)
-        slopes: SlopesOf = {}
+        shares, slopes = dual_of(piece), SlopesOf()
         for number, lists in self.weighted.items():
             operation = self.region.base.graph.operations[number]
             total = (shares @ torch.cat(lists[0], dim=1))[:, 0]
@@ -235,22 +234,12 @@ class Cuts:
             slopes[number] = tuple(
                 torch.where(safe, part / torch.where(safe, total, 1.0), 0.0) for part in mixed
             )
-        return weights / weights.sum(1, keepdim=True), slopes
+        return mixed_weights(piece, torch.cat(self.mixtures, dim=1)), slopes
 
     def combine_pushes(self, piece: Piece) -> dict[int, Tensor]:
         """The multiples [B, k] of inputs as the LP's dual mixes them."""
-        shares = torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:])).unsqueeze(1)
-        return {
-            number: (shares @ torch.cat(parts, dim=1))[:, 0]
-            for number, parts in self.pushes.items()
-        }
-
-
-def mixed_at(region: Region, piece: Piece) -> Tensor:
-    """x at the λ of a game, [B, D]."""
-    terms = region.places()[1][piece.terms]
-    indptr = np.append(0, np.cumsum(piece.counts))
-    return region.base.mix(region.position, indptr, terms, piece.coefficients)
+        shares = dual_of(piece)
+        return {k: (shares @ torch.cat(parts, dim=1))[:, 0] for k, parts in self.pushes.items()}
 
 
 def dense_shares(region: Region, piece: Piece) -> Floats:
@@ -258,14 +247,6 @@ def dense_shares(region: Region, piece: Piece) -> Floats:
     shares = np.zeros(int(region.begins[-1]))
     shares[piece.terms] = piece.coefficients
     return shares
-
-
-def rows_and_mixture(region: Region, target: Integers) -> tuple[Tensor, Tensor]:
-    """The margins' rows [B, C − 1, C], and the rival each is about as weights."""
-    classes = region.base.num_classes
-    rows, _ = rival_rows(target, classes)
-    own = torch.from_numpy(target)[:, None, None].expand(-1, classes - 1, 1)
-    return rows, (-rows).scatter(2, own, 0.0)
 
 
 # The search for a λ -------------------------------------------------------------------------------
@@ -328,34 +309,23 @@ class Search:
     def vertices(self) -> None:
         """Try every vertex; with several groups, every term of each against the present rest."""
         region = self.region
+        owner, _, own = region.places()
+        corners = region.corners()[0]
         for group in range(region.mass.shape[1]):
-            self._vertices(region, group)
-
-    def _vertices(self, region: Region, group: int) -> None:
-        mass = region.mass
-        owner, term, own = region.places()
-        inside = own == group
-        if not inside.any():
-            return
-        rest = np.where(inside, 0.0, self.shares)
-        still = mix_dense(region, rest).numpy()
-        places = np.flatnonzero(inside)
-        mine = owner[places]
-        points = (
-            still[mine]
-            + mass[mine, group, None] * region.base.table[region.base.rows[term[places]]]
-        )
-        outputs = region.base.graph(torch.from_numpy(points), region.nodes[torch.from_numpy(mine)])
-        found = worst(outputs, torch.from_numpy(self.target[mine])).numpy()
-        order = np.lexsort((found, mine))
-        last = order[np.append(np.flatnonzero(np.diff(mine[order])), len(order) - 1)]
-        shares, best = rest.copy(), self.x.clone()
-        shares[places[last]] = mass[mine[last], group]
-        best[torch.from_numpy(mine[last])] = torch.from_numpy(points[last])
-        lacking = np.setdiff1d(np.arange(len(region)), mine[last])
-        keep = np.isin(owner, lacking)
-        shares[keep] = self.shares[keep]
-        self.offer(best, shares)
+            places = np.flatnonzero(own == group)
+            if not len(places):
+                continue
+            mine, shares, best = owner[places], self.shares.copy(), self.x.clone()
+            shares[places] = 0.0
+            points = mix_dense(region, shares).numpy()[mine] + corners[places]
+            nodes = region.nodes[torch.from_numpy(mine)]
+            outputs = region.base.graph(torch.from_numpy(points), nodes)
+            found = worst(outputs, torch.from_numpy(self.target[mine])).numpy()
+            order = np.lexsort((found, mine))
+            last = order[np.flatnonzero(np.diff(mine[order], append=-1))]
+            shares[places[last]] = region.mass[mine[last], group]
+            best[torch.from_numpy(mine[last])] = torch.from_numpy(points[last])
+            self.offer(best, shares)
 
     def ascend(self, rounds: int) -> None:
         """Steps along the LP of the head linearised where one stands, never downhill."""
@@ -383,14 +353,10 @@ class Search:
         keep = torch.ones_like(outputs, dtype=torch.bool).scatter(1, target.unsqueeze(1), False)
         count, rivals = len(region), outputs.shape[1] - 1
         functions = (own - jacobian)[keep].view(count, rivals, -1) * reach[:, None, None]
-        functions = functions.contiguous()
-        terms = np.empty((int(region.begins[-1]), rivals))
-        scores(
-            region.ends, region.begins, region.base.rows, region.base.table,
-            np.empty((len(terms), 0)), functions.numpy(), np.empty((count, rivals, 0)), terms,
-        )  # fmt: skip
-        away = (functions @ (region.fixed - self.x).unsqueeze(2)).squeeze(2)
-        piece = play(region, Game(terms, (gaps[keep].view(count, rivals) + away).numpy()))
+        away = (functions @ self.x.unsqueeze(2)).squeeze(2)
+        bare = functions.new_empty(count, rivals, region.lifts.shape[1])
+        constant = gaps[keep].view(count, rivals) - away
+        piece = play(region, game_of(region, functions.contiguous(), bare, constant))
         shares = dense_shares(region, piece)
         return mix_dense(region, shares), shares
 
@@ -473,11 +439,10 @@ def on_cpu(exposure: Exposure) -> Exposure:
 
 def _occurrences(position: Integers) -> list[Integers]:
     """LPs split so that no recipient stands twice in a part: first, second, … occurrences."""
-    order = np.argsort(position, kind="stable")
-    ordered = position[order]
-    begin = np.append(True, ordered[1:] != ordered[:-1]) if len(order) else np.zeros(0, bool)
-    starts = np.flatnonzero(begin)
-    rank = np.empty(len(order), np.int64)
-    counts = np.diff(np.append(starts, len(order)))
-    rank[order] = np.arange(len(order)) - np.repeat(starts, counts)
-    return [np.flatnonzero(rank == k) for k in range(int(rank.max(initial=-1)) + 1)]
+    parts, seen = list[list[int]](), Counter[int]()
+    for place, who in enumerate(position.tolist()):
+        if seen[who] == len(parts):
+            parts.append([])
+        parts[seen[who]].append(place)
+        seen[who] += 1
+    return [np.array(part, np.int64) for part in parts]

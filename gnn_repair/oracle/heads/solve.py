@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,7 +31,6 @@ from gnn_repair.oracle.heads.search import (
     Search,
     dense_shares,
     first_relaxation,
-    mixed_at,
     on_cpu,
     replay_margins,
 )
@@ -193,7 +191,7 @@ def _relax_chunk(questions: Questions, chosen: Integers, region: Region, frozen:
     for row, i in enumerate(chosen):
         questions.cases[i] = [Leaf(weights=weights[row], slopes=slopes[row], inner=inner[row])]
     search = Search.start(region, questions.target[chosen], frozen)
-    search.offer(mixed_at(region, piece), dense_shares(region, piece))
+    search.offer_shares(dense_shares(region, piece))
     questions.take_search(chosen, search)
     left = chosen[questions.open()[chosen]]
     if len(left):
@@ -263,11 +261,6 @@ def unsplittable(questions: Questions, i: int) -> bool:
     return questions.stage[i] == 4 and any(leaf.last for leaf in open_cases)
 
 
-def frozen_of(coefficients: torch.Tensor) -> Floats:
-    """α [T] in float64."""
-    return np.ascontiguousarray(coefficients[0].double().cpu().numpy())
-
-
 DROPPED = 1e-12
 """λ below this share of its node's mass is left out of a support: rounding of sums of steps."""
 
@@ -332,7 +325,7 @@ def _decide(
     exposure: Exposure, questions: Questions, budget: EffortLimit
 ) -> tuple[Floats, list[Floats]]:
     """Run the stages; the model's margin at the best confirmed λ of each question, and that λ."""
-    frozen = frozen_of(exposure.coefficients)
+    frozen = exposure.coefficients[0].double().contiguous().numpy()
     relax_all(questions, frozen, budget)
     search_all(questions, np.flatnonzero(questions.open()), frozen, ASCENT)
     confirmed = _Confirmed(exposure, questions)

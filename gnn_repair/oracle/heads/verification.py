@@ -131,7 +131,7 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
     while len(left):  # one run for the first question of every node, and so on
         _, first = np.unique(solution.recipient[left], return_index=True)
         chosen = left[first]
-        coefficients = _coefficients(solution, exposure, chosen)
+        coefficients = solution.taken(chosen).dense(exposure)
         found = _margins(solution, exposure.logits(coefficients)[0], chosen)
         off = _worst(off, float(np.abs(found - solution.margin[chosen]).max()))
         if exposure.replay is not None:
@@ -141,17 +141,6 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
         unconfirmed += int(((solution.verdict[chosen] == "can") & ~(found > WINS)).sum())
         left = np.delete(left, first)
     return off, unconfirmed
-
-
-def _coefficients(solution: Solution, exposure: Exposure, chosen: Integers) -> Tensor:
-    full = exposure.coefficients.double().clone()
-    ends = exposure.segments[:: exposure.num_groups].tolist()
-    for i in chosen:
-        v, part = int(solution.recipient[i]), slice(solution.indptr[i], solution.indptr[i + 1])
-        full[0, ends[v] : ends[v + 1]] = 0.0
-        index = torch.from_numpy(solution.terms[part])
-        full[0, index] = torch.from_numpy(solution.coefficients[part])
-    return full
 
 
 def _margins(solution: Solution, logits: Tensor, chosen: Integers) -> Floats:

@@ -22,7 +22,7 @@ from gnn_repair.oracle import (
     summarise,
     value_range,
 )
-from gnn_repair.oracle.heads.nearest import ball
+from gnn_repair.oracle.heads.nearest import Ball
 from tests.helpers.oracle.head_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
 
 STEPS = 80
@@ -98,7 +98,7 @@ def test_the_nearest_reweighting_beside_a_grid_of_all(kind):
 def test_a_ball_holds_every_reweighting_within_its_distance():
     exposure, rng = tailed("relu", 4, groups=2), np.random.default_rng(0)
     d = torch.from_numpy(rng.uniform(0.02, 0.5, NODES))
-    around = ball(exposure, d)
+    around = Ball.of(exposure, torch.arange(NODES), d).around
     answers = solve(around, "all", effort="fast")
     bound = answers.bound.reshape(NODES, CLASSES)
     ends, mixed = exposure.segments.numpy(), exposure.aggregate
