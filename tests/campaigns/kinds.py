@@ -430,7 +430,10 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
     "beside the root": beside_root,
     "centre node joined": lambda m, h, b, s: m.join(
         torch.cat([global_mean_pool(h * s, b), h[starts(b)]], 1)),
-    "only the centre": lambda m, h, b, s: h[starts(b)],
+    "only the centre": lambda m, h, b, s: (
+        h + total(m.value(h) * s, starts(b)[b], len(b)))[starts(b)],
+    "centres by a mask": lambda m, h, b, s: total(
+        h * m.score(h).sigmoid() * s, starts(b)[b], len(b)).relu()[places(b) == 0],
     "two centres": lambda m, h, b, s: h[starts(b)] * h[starts(b) + 1],
     "two centres times the pool": lambda m, h, b, s: global_mean_pool(h * s, b)
     * h[starts(b)] * h[starts(b) + 1],

@@ -59,6 +59,7 @@ def group_words(
     graph: TypedGraph | None, pooled: bool,
 ) -> Iterator[Group]:  # fmt: skip
     """A group for every block, with a name of its own and a rule."""
+    pooled = pooled and analysis.centres is None
     found = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
     keys = [(group.name, holder) for group, holder, _ in found]
     several = {name for name, count in Counter(name for name, _ in set(keys)).items() if count > 1}
@@ -255,6 +256,13 @@ def why_nothing(
     noun = "node" if subject.graph is not None or size == subject.nodes else "graph"
     for told in no_sums(analysis, modules):
         return told
+    read = analysis.value(analysis.record.output).rows
+    if analysis.pooled and mixing and len(read) > 1:
+        return (
+            f"{name} reads rows of {len(read)} nodes per graph, each a sum of its own, and joins "
+            "them; read one node's row, pool them by a sum or mean, or, where they are the ends of "
+            "a link, use expose_links"
+        )
     if mixing:
         several = [analysis.record.steps[place] for place in mixing]
         named = [step for step in several if not analysis.is_layer(step)]
