@@ -266,6 +266,15 @@ def why_nothing(
     if mixing:
         several = [analysis.record.steps[place] for place in mixing]
         named = [step for step in several if not analysis.is_layer(step)]
+        sums = [(step, step.reduction.size) for step in several if step.reduction is not None]
+        stacks = [(step, rows // size) for step, rows in sums if rows > size and not rows % size]
+        if stacks and not analysis.pooled:
+            step, count = stacks[-1]
+            return (
+                f"{titled(modules, step.module)} sums by {operation_of(step)} into {count} × "
+                f"{size} rows, as for {count} relations one above the other; give each a product "
+                "of its own, torch.stack([a @ h for a in matrices]), or stack them side by side"
+            )
         last = (named or several)[-1]
         what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
         if last.reduction is None and last.name in ADDING:
