@@ -51,27 +51,29 @@ def _check_classes(labels: Tensor, top: int, name: str, error: type[InputError])
         )
 
 
-def as_nodes(value: Any, nodes: int, name: str = "nodes") -> Tensor:
+def as_nodes(value: Any, nodes: int, name: str = "nodes", noun: str = "node") -> Tensor:
     """Node numbers [k] int64 from a mask [N], numbers in any order, or anything like them."""
-    chosen = _tensor(value, name, "a mask [N] or node numbers")
+    chosen = _tensor(value, name, f"a mask [N] or {noun} numbers")
     if chosen.dim() == 0 and chosen.dtype != torch.bool:
         chosen = chosen.view(1)
     if chosen.dim() != 1:
         raise InputError(
-            f"{name} has shape {list(chosen.shape)}; pass one mask [N] or a list of node numbers "
+            f"{name} has shape {list(chosen.shape)}; pass one mask [N] or a list of {noun} numbers "
             "(of a mask by split, one column)"
         )
     if chosen.dtype == torch.bool:
         if chosen.numel() != nodes:
-            raise InputError(f"the mask has {chosen.numel()} entries for the graph's {nodes} nodes")
+            raise InputError(
+                f"the mask has {chosen.numel()} entries for the graph's {nodes} {noun}s"
+            )
         return chosen.nonzero().view(-1)
     if chosen.numel() == 0:
         return chosen.long()
     if chosen.is_floating_point() or chosen.is_complex():
-        raise InputError(f"{name} holds {chosen.dtype}; pass node numbers or a boolean mask")
+        raise InputError(f"{name} holds {chosen.dtype}; pass {noun} numbers or a boolean mask")
     outside = chosen[(chosen < 0) | (chosen >= nodes)]
     if outside.numel():
-        raise InputError(f"node {int(outside[0])} does not exist; nodes are 0 to {nodes - 1}")
+        raise InputError(f"{noun} {int(outside[0])} does not exist; {noun}s are 0 to {nodes - 1}")
     return chosen.long()
 
 

@@ -53,6 +53,7 @@ class Invocation:
     run: Callable[[], Any]
     text: str
     """Such as ``forward(x, edge_index)``."""
+    advice: str = "pass forward=lambda model, data: ... to call it as you do"
 
     def __call__(self) -> Any:
         """Run the model; whatever it raises is told with the call that raised it."""
@@ -64,7 +65,7 @@ class Invocation:
             said = " ".join(str(error).split())[:300] or _raising_line(error)
             raise InputError(
                 f"the model, called as {self.text}, raised {type(error).__name__}: {said}; "
-                "pass forward=lambda model, data: ... to call it as you do"
+                + self.advice
             ) from error
 
 

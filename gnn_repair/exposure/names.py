@@ -19,6 +19,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.checks import NOUNS, member_for, nodes_for, reconstruction
 from gnn_repair.exposure.heads.head import ANSWERS, followed_by, kind_of
+from gnn_repair.exposure.tying import alike_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +142,9 @@ def describe(exposure: Exposure) -> str:
         lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
         lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
     if exposure.graph_starts is not None and exposure.num_groups > 1:
-        lines.append("    every group has weights of its own, also where a node is in several")
+        some = len(alike_groups(exposure)) < exposure.num_groups
+        said = "every group has weights of its own, also where a node is in several"
+        lines.append(f"    {said}" + "; tied() gives it one for all that weigh alike" * some)
     root = "; the node's own state is context for repairs" if exposure.root else ""
     fixed = "fixed logits" if head is None else f"aggregate of {head.width} channels; fixed"
     lines.append(f"  {fixed}: {exposure.fixed}{root}")

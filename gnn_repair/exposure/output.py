@@ -110,6 +110,7 @@ def read_output(
     classes: int | None = None,
     outputs: Outputs | None = None,
     data: Any = None,
+    noun: str = "node",
 ) -> Reading:
     """Find the logits in a model's output.
 
@@ -122,6 +123,7 @@ def read_output(
         classes: how many classes data has, if known.
         outputs: what they are; what the labels of ``data`` say where None.
         data: the graph.
+        noun: what rows are of.
     """
     found = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
     if not found:
@@ -148,7 +150,7 @@ def read_output(
     if len(chosen) > 1:
         listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
         raise InputError(
-            f"the model returns several tensors with a row per node: {listed}; "
+            f"the model returns several tensors with a row per {noun}: {listed}; "
             "pass forward=lambda model, data: ... that returns the logits among them"
         )
     key, logits = chosen[0]

@@ -47,6 +47,7 @@ from gnn_repair.exposure.parts import (
     through_head,
 )
 from gnn_repair.exposure.saving import read_pieces, write_exposure
+from gnn_repair.exposure.tying import TIED, tied
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.notebook import shown
@@ -387,6 +388,15 @@ class Exposure:
         }
         return replace(self, fingerprint=self.fingerprint[pick], **cut)
 
+    def tied(self) -> Exposure:
+        """The exposure in which a sender has one weight in all groups that weigh alike.
+
+        Groups are joined that have the same senders, with coefficients that differ by one factor
+        per recipient at most: such as pools of the same nodes after every layer. The joined group
+        has the mass of the first, and a message contributes what it does in all of them.
+        """
+        return tied(self)
+
     @staticmethod
     def concatenate(parts: Sequence[Exposure]) -> Exposure:
         """Exposures of one model on several (sampled) graphs as one, recipients part by part.
@@ -420,6 +430,8 @@ class Exposure:
         fresh = gnn_repair.expose(model, data, **{"outputs": self.outputs, **settings})
         if fresh.head is None:
             raise InputError("the model has no nonlinear head; bind the model that was exposed")
+        if any(TIED in group.rule for group in self.groups):
+            fresh = fresh.tied()
         known = fresh.num_nodes == self.num_nodes
         here = fresh.restrict(self.recipients.to(fresh.recipients.device)) if known else None
         device = self.recipients.device

@@ -26,6 +26,7 @@ from gnn_repair.exposure.heads.logit_form import TAKEN_OFF
 from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.output import TWO_CLASSES, read_output
 from gnn_repair.exposure.state import dense_parts, fingerprint_of_model
+from gnn_repair.exposure.tying import MARK
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.base import FittedRepair, fitted_of
 
@@ -312,6 +313,11 @@ def _hops(model: nn.Module, fitted: FittedRepair[Any]) -> str:
     """The way of exposure that the repair was fitted with."""
     if not fitted.fingerprint:
         return HOPS[0]
+    if fitted.fingerprint[0].endswith(MARK):
+        raise InputError(
+            "the repair was fitted on a tied exposure, and a repaired model weighs every group by "
+            "itself; apply it to exposure.tied(), or fit it on the exposure as it is"
+        )
     for hops in HOPS:
         if fingerprint_of_model(model, hops, fitted.num_classes) == fitted.fingerprint:
             return hops

@@ -229,7 +229,16 @@ def stacked(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tenso
     return total(both[u + PAPERS] * s, v, PAPERS + AUTHORS)[:PAPERS]
 
 
+def by_mask(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    """All nodes in one table, a layer for each type after the sum."""
+    out = total(torch.cat([p, a])[u + PAPERS] * s, v, PAPERS + AUTHORS)
+    paper, made = torch.arange(len(out)) < PAPERS, torch.zeros_like(out)
+    made[paper], made[~paper] = m.value(out[paper]), m.norm(out[~paper])
+    return made[:PAPERS]
+
+
 TYPED_MODELS: dict[str, Callable[..., Tensor]] = {
+    "layers by mask": by_mask,
     "sum": lambda m, a, p, u, v, s: total(a[u] * s, v, PAPERS),
     "mean": lambda m, a, p, u, v, s: scatter(a[u] * s, v, 0, PAPERS, reduce="mean"),
     "sparse product": lambda m, a, p, u, v, s: typed_table(a, u, v, s) @ a,
@@ -418,7 +427,15 @@ def beside_root(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
     return global_mean_pool(m.join(torch.cat([h, h[starts(b)][b]], 1)).relu() * s, b)
 
 
+def by_convolutions(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    """A perceptron of padded rows [B, D, n], as convolutions of width one."""
+    (rows, there), weight = to_dense_batch(h, b), m.value.weight.unsqueeze(-1)
+    rows = F.conv1d(F.conv1d(rows.mT, weight).relu(), weight, m.value.bias)
+    return (rows * to_dense_batch(ones(b, s), b)[0].mT).sum(-1) / there.sum(1, keepdim=True)
+
+
 GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
+    "convolutions of width one": by_convolutions,
     "padded by hand, turned": padded,
     "weighed by rank": by_rank,
     "set to set": set_to_set,
@@ -430,7 +447,10 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
     "beside the root": beside_root,
     "centre node joined": lambda m, h, b, s: m.join(
         torch.cat([global_mean_pool(h * s, b), h[starts(b)]], 1)),
-    "only the centre": lambda m, h, b, s: h[starts(b)],
+    "only the centre": lambda m, h, b, s: (
+        h + total(m.value(h) * s, starts(b)[b], len(b)))[starts(b)],
+    "centres by a mask": lambda m, h, b, s: total(
+        h * m.score(h).sigmoid() * s, starts(b)[b], len(b)).relu()[places(b) == 0],
     "two centres": lambda m, h, b, s: h[starts(b)] * h[starts(b) + 1],
     "two centres times the pool": lambda m, h, b, s: global_mean_pool(h * s, b)
     * h[starts(b)] * h[starts(b) + 1],

@@ -149,9 +149,9 @@ def _some_nodes(traced: Traced, axis: int, num_nodes: int) -> tuple[Frame, Tenso
     nodes, channels = nodes[:, 0], traced.channels
     kept = nodes >= 0
     used = nodes[kept]
-    if not used.numel() or used.unique().numel() < used.numel():
+    if used.unique().numel() < used.numel():
         return None
-    if not bool(kept.all()):
+    if used.numel() and not bool(kept.all()):  # rows of nobody alone stay as they are
         channels = channels.index_select(axis, kept.nonzero().view(-1))
     if not _constant_along(channels, axis):
         return None

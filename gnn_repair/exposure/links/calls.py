@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from gnn_repair.errors import GnnRepairError, InputError
+from gnn_repair.errors import InputError
 from gnn_repair.exposure.call_arguments import choose_arguments, typed_arguments
-from gnn_repair.exposure.calling import Forward, Invocation
+from gnn_repair.exposure.calling import Forward, Invocation, invocation
 from gnn_repair.exposure.data import Relation, counts_of, in_words, is_typed, typed_field
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
@@ -45,8 +45,8 @@ class LinkCall:
     """From z (None: run the encoder, too) and links to what the model says of them."""
     text: str
 
-    def run(self, links: Tensor, mark: Callable[[Any], None] | None = None) -> Tensor:
-        """Logits [L, 1].
+    def run(self, links: Tensor, mark: Callable[[Any], None] | None = None) -> tuple[Tensor, bool]:
+        """Logits [L, 1], and whether they are the difference of two columns.
 
         Args:
             links: [2, L].
@@ -55,36 +55,22 @@ class LinkCall:
         z = None if self.encode is None else self.encode()
         if mark is not None and z is not None:
             mark(z)
-        return _column(self._output(z, links), links.shape[1])
-
-    def _output(self, z: Any, links: Tensor) -> Any:
-        try:
-            return self.score(z, links)
-        except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
-            raise
-        except Exception as error:
-            said = " ".join(str(error).split())[:300]
-            raise InputError(f"{self.text} raised {type(error).__name__}: {said}; {SAY}") from error
-
-    def words(self, links: Tensor) -> str:
-        """How the model is called, and what of its output is the logit."""
-        out = self._output(None if self.encode is None else self.encode(), links)
-        out = out[0] if isinstance(out, tuple | list) else out
-        return self.text + TWO_COLUMNS * (tuple(out.shape) == (links.shape[1], 2))
+        out = Invocation(lambda: self.score(z, links), self.text, SAY)()
+        return _column(out, links.shape[1])
 
 
-def _column(out: Any, count: int) -> Tensor:
+def _column(out: Any, count: int) -> tuple[Tensor, bool]:
     if isinstance(out, tuple | list) and len(out) and isinstance(out[0], Tensor):
         out = out[0]
     if not isinstance(out, Tensor) or not out.is_floating_point():
         raise InputError(f"the decoder gives {type(out).__name__}, not one logit per link; {SAY}")
     if tuple(out.shape) == (count, 2):  # of the two classes "no link" and "link"
-        return out[:, 1:] - out[:, :1]
+        return out[:, 1:] - out[:, :1], True
     if out.numel() != count or out.shape[:1] != (count,):
         raise InputError(
             f"the decoder gives a tensor of shape {list(out.shape)} for {count} links; {SAY}"
         )
-    return out.reshape(count, 1)
+    return out.reshape(count, 1), False
 
 
 def link_call(
@@ -167,7 +153,7 @@ def _encoder(
     model: nn.Module, data: Any, forward: Forward | None, methods: bool
 ) -> tuple[Callable[[], Any], str]:
     if forward is not None:
-        return Invocation(lambda: forward(model, data), "given by forward="), "forward="
+        return invocation(model, data, forward), "forward="
     call: Any = model.encode if methods else model
     fresh, text = _arguments(_signed(model) if methods else model, data)
     text = text.replace("forward", "encode") if methods else text

@@ -31,6 +31,7 @@ from gnn_repair.exposure.heads.logit_form import (
 from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph, Opaque, Operation
 from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.links.calls import (
+    TWO_COLUMNS,
     Decoder,
     LinkCall,
     chosen_links,
@@ -277,6 +278,7 @@ class _LinkExposing(Exposing):
 
     made: LinkExposure
     decoding: Decoding
+    two_columns = False
 
     def __init__(
         self, subject: ModelOnData, wanted: Wanted, call: LinkCall, links: Tensor, end: int
@@ -291,15 +293,17 @@ class _LinkExposing(Exposing):
 
     def run(self, recorder: Recorder | None = None) -> Tensor:
         with emptied(self.caches):
-            return self.call.run(self.given, None if recorder is None else recorder.mark)
+            mark = None if recorder is None else recorder.mark
+            logits, self.two_columns = self.call.run(self.given, mark)
+            return logits
 
     def _leaves(self) -> dict[int, KnownTensor]:
         mine = {id(t): KnownTensor("links", False, links=True) for t in (self.given, *self.known)}
         return super()._leaves() | mine
 
-    @cached_property
+    @property
     def called(self) -> str:
-        return self.call.words(self.given)
+        return self.call.text + TWO_COLUMNS * self.two_columns
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         decoding = self.decoding
@@ -361,17 +365,11 @@ class _LinkExposing(Exposing):
                 offsets[lookup.table] = width
                 shape = analysis.value(lookup.table).shape
                 width += torch.Size(shape).numel() // max(shape[lookup.axis], 1)
-        counted: list[Capture] = []
-
-        def now() -> str:
-            return self.where(analysis.record.steps[counted[0].count - 1].module)
-
         device = logits.device
-        nodes = Tracer.of_width(plan.width, plan.recipients, device, now)
-        links = Tracer.of_width(width, self.links.shape[1], device, now)
-        capture = _LinkCapture(analysis.record, plan, nodes, links, decoding, self.end, offsets)
-        counted.append(capture)
-        with unfused(), nodes, links, capture:
+        capture = _LinkCapture(analysis.record, plan, device, self.where)
+        links = Tracer.of_width(width, self.links.shape[1], device, capture.now)
+        capture.follow(links, decoding, self.end, offsets)
+        with unfused(), capture.tracer, links, capture:
             output = self.run()
         self.check_same(output, logits)
         if capture.across and links.flat_of(output) is None:
@@ -381,7 +379,7 @@ class _LinkExposing(Exposing):
                 "give every link one row of its own, as decoder(z[links[0]], z[links[1]]) has"
             )
         values = [capture.values[table] for table in offsets]
-        builder = nodes.builder
+        builder = capture.tracer.builder
         value = values[0] if len(values) == 1 else builder.emit(Concatenate(tuple(values)), width)
         before = simplified(builder.operations, builder.widths, value)
         extracted = affine_start(before, plan.width, device)
@@ -494,11 +492,8 @@ def _embeddings(analysis: Analysis, tables: Sequence[int]) -> tuple[int, ...]:
 class _LinkCapture(Capture):
     """Follows rows of nodes to the lookups and rows of links from there."""
 
-    def __init__(
-        self, record: Record, plan: CapturePlan, nodes: Tracer, links: Tracer, decoding: Decoding,
-        end: int, offsets: dict[int, int],
-    ) -> None:  # fmt: skip
-        super().__init__(record, plan, nodes)
+    def follow(self, links: Tracer, decoding: Decoding, end: int, offsets: dict[int, int]) -> None:
+        """Say what is looked up of which end, and where its channels lie."""
         self.links, self.end, self.offsets = links, end, offsets
         self.lookups = {lookup.step: lookup for lookup in decoding.varied}
         self.across: dict[int, list[Tensor]] = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gnn_repair.checks import as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.notebook import shown
@@ -79,24 +80,9 @@ class LinkExposure:
 
     def numbers(self, links: Any) -> Tensor:
         """Recipients of the mixture for link numbers or a mask [L]; all where None."""
-        everyone = torch.arange(self.num_links)
         if links is None:
-            return everyone + self.offset
-        try:
-            chosen = torch.as_tensor(links).cpu()
-        except (TypeError, ValueError, RuntimeError):
-            raise InputError(f"links is a {type(links).__name__}; give numbers or a mask") from None
-        if chosen.dtype == torch.bool and chosen.shape == (self.num_links,):
-            return everyone[chosen] + self.offset
-        whole = not (chosen.is_floating_point() or chosen.is_complex()) and chosen.dim() == 1
-        if not whole or chosen.dtype == torch.bool or not chosen.numel():
-            raise InputError(
-                f"links has shape {list(chosen.shape)} and holds {chosen.dtype}; give the numbers "
-                f"of some links, or a mask [{self.num_links}]"
-            )
-        if int(chosen.min()) < 0 or int(chosen.max()) >= self.num_links:
-            raise InputError(f"links are numbered 0..{self.num_links - 1}")
-        return chosen.long() + self.offset
+            return torch.arange(self.num_links) + self.offset
+        return as_nodes(links, self.num_links, "links", "link").cpu() + self.offset
 
     def to_frame(self, links: Sequence[int] | Tensor | None = None) -> pd.DataFrame:
         """One row per term: the link, its ends, group, sender, α and the contribution."""

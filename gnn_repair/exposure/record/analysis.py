@@ -49,6 +49,8 @@ class Analysis:
         """
         self.record, self.pooled, self.whole = record, pooled, whole
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
+        self.centres: Tensor | None = None
+        """Of graphs that are classified by the row of one of their nodes: that node."""
 
     def is_whole(self, reduction: Reduction) -> bool:
         """Whether a sum's messages are not taken apart, because its module says so."""
@@ -158,6 +160,9 @@ class Analysis:
 
         start = list(outputs) or [self.record.output]
         seen = {number for number, _ in self.behind(start, follow)}
+        if self.pooled and not found:
+            self.centres = self._centres(size)
+            seen = {number for number, _ in self.behind(start, follow)}
         feeds = self.above(number for place in found for number in self.feeding(place))
         return sorted(place for place in found if place not in feeds), seen
 
@@ -184,10 +189,20 @@ class Analysis:
         if axis is None or step.reduction.size <= size or len(rows) != 1:
             return None
         nodes = rows[0].along(axis)
-        if nodes is None:
+        if nodes is None or (self.pooled and self.centres is None):
             return None
         own = torch.where((nodes >= 0) & (nodes < size), nodes, -1)
+        if self.centres is not None:
+            graph = nodes.new_full((int(max(nodes.max(), self.centres.max())) + 1,), -1)
+            graph[self.centres] = torch.arange(size)
+            own = torch.where(nodes < 0, -1, graph[nodes])
         return own if int((own >= 0).sum()) == size else None
+
+    def _centres(self, size: int) -> Tensor | None:
+        """[B] the node whose row each graph's output is made of, where no rows are pooled."""
+        rows = self.value(self.record.output).rows
+        nodes = rows[0].along(0) if len(rows) == 1 else None
+        return nodes if nodes is not None and nodes.unique().numel() == size else None
 
     def loop(self, place: int) -> tuple[FinalSite, ...]:
         """The sums of a loop that :meth:`final` has found."""
@@ -272,7 +287,8 @@ class Analysis:
             if place in final or step.mixes:
                 return ()
             known = [(count(out), len(self.value(out).rows)) for out in step.outs]
-            if self.pooled and any(own == several > 0 for own, several in known):
+            alone = self.centres is None
+            if self.pooled and alone and any(own == several > 0 for own, several in known):
                 found.add(place)  # a node's row beside the pooled ones
                 return ()
             if any(own > 1 for own, _ in known) and all(count(read) < 2 for read in step.reads):

@@ -138,7 +138,8 @@ class Exposing:
                 classes = count_classes(subject.data, rows) or subject.classes
 
         about = subject.labelled if self.graphs is None else subject.data
-        return read_output(output, rows, classes, self.wanted.outputs, about)
+        noun = "node" if self.graphs is None else "graph"
+        return read_output(output, rows, classes, self.wanted.outputs, about, noun)
 
     def _leaves(self) -> dict[int, KnownTensor]:
         found: dict[int, KnownTensor] = {}

@@ -775,6 +775,16 @@ def _first_axis(c: OpContext) -> list[Behind]:
     return c.each(union([shown]))
 
 
+def _convolution(c: OpContext) -> list[Behind]:
+    """A convolution; with a kernel of size one a layer that reads the channels of every place."""
+    source, weight, _, stride, padding = c.args[:5]
+    alone = weight.shape[2:].numel() == 1 == max(stride) and not any(padding)
+    if not alone or c.varies(source, [1]):
+        return _first_axis(c)
+    made = [NodeRows(r.narrowed(1).expand(c.out.shape), r.partial) for r in c.rows(source)]
+    return c.each(tuple(made))
+
+
 def _normed(c: OpContext) -> list[Behind]:
     """Normalisation over the last axes, or over groups of channels."""
     source = c.args[0]
@@ -988,8 +998,9 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
          "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "batch_norm"),
         _batch_norm),
     "glu": _halved,
+    "convolution": _convolution,
     **dict.fromkeys(
-        ("convolution", "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
+        ("max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
          "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d", "_trilinear"),
         _first_axis),
     "native_layer_norm": _normed,

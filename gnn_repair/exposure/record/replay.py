@@ -124,9 +124,12 @@ class CapturePlan:
 class Capture(_Counted):
     """Keeps values by number; values of ``followed`` become the aggregate that is traced."""
 
-    def __init__(self, record: Record, plan: CapturePlan, tracer: Tracer) -> None:
+    def __init__(
+        self, record: Record, plan: CapturePlan, device: torch.device, where: Callable[[str], str]
+    ) -> None:
         super().__init__(record)
-        self.wanted, self.tracer, self.held = plan.wanted, tracer, plan.held
+        self.wanted, self.held, self.where = plan.wanted, plan.held, where
+        self.tracer = Tracer.of_width(plan.width, plan.recipients, device, self.now)
         self.followed: dict[int, Any] = {}
         self.beside: dict[int, Tensor] = {}
         """What enters behind the sums and does not depend on them, by value."""
@@ -157,6 +160,10 @@ class Capture(_Counted):
             elif number in self.held:
                 self.tracer.forget(result)
         return out
+
+    def now(self) -> str:
+        """The title of the module that runs now."""
+        return self.where(self.record.steps[self.count - 1].module)
 
     def _own(self, number: int, step: RecordedStep, args: Sequence[Any]) -> Tensor | None:
         """The argument that is followed as this operation alone reads it."""
@@ -272,19 +279,12 @@ def captured(
     Returns:
         The wanted values with the trace of what follows the sums, and the output.
     """
-    counted: list[_Counted] = []
-
-    def now() -> str:
-        return where(record.steps[counted[0].count - 1].module)
-
-    tracer = Tracer.of_width(plan.width, plan.recipients, device, now)
-    capture = Capture(record, plan, tracer)
-    counted.append(capture)
+    capture = Capture(record, plan, device, where)
     rest = remaining_steps(capture, stored) if record.repeats else None
     if rest is not None:
-        with tracer:
+        with capture.tracer:
             return capture, continued(capture, rest, stored)
-    with unfused(), tracer, capture:
+    with unfused(), capture.tracer, capture:
         return capture, run()
 
 

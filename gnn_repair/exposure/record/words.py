@@ -59,6 +59,7 @@ def group_words(
     graph: TypedGraph | None, pooled: bool,
 ) -> Iterator[Group]:  # fmt: skip
     """A group for every block, with a name of its own and a rule."""
+    pooled = pooled and analysis.centres is None
     found = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
     keys = [(group.name, holder) for group, holder, _ in found]
     several = {name for name, count in Counter(name for name, _ in set(keys)).items() if count > 1}
@@ -255,9 +256,25 @@ def why_nothing(
     noun = "node" if subject.graph is not None or size == subject.nodes else "graph"
     for told in no_sums(analysis, modules):
         return told
+    read = analysis.value(analysis.record.output).rows
+    if analysis.pooled and mixing and len(read) > 1:
+        return (
+            f"{name} reads rows of {len(read)} nodes per graph, each a sum of its own, and joins "
+            "them; read one node's row, pool them by a sum or mean, or, where they are the ends of "
+            "a link, use expose_links"
+        )
     if mixing:
         several = [analysis.record.steps[place] for place in mixing]
         named = [step for step in several if not analysis.is_layer(step)]
+        sums = [(step, step.reduction.size) for step in several if step.reduction is not None]
+        stacks = [(step, rows // size) for step, rows in sums if rows > size and not rows % size]
+        if stacks and not analysis.pooled:
+            step, count = stacks[-1]
+            return (
+                f"{titled(modules, step.module)} sums by {operation_of(step)} into {count} × "
+                f"{size} rows, as for {count} relations one above the other; give each a product "
+                "of its own, torch.stack([a @ h for a in matrices]), or stack them side by side"
+            )
         last = (named or several)[-1]
         what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
         if last.reduction is None and last.name in ADDING:

@@ -282,5 +282,5 @@ def test_some_links_by_mask_and_by_number():
         assert part.node.tolist() == [2, 6]
         assert part.margin.tolist() == whole.margin[[2, 6]].tolist()
     assert exposure.to_frame(mask)["link"].unique().tolist() == [2, 6]
-    with pytest.raises(InputError, match="links are numbered"):
+    with pytest.raises(InputError, match="does not exist"):
         gr.solve(exposure, "flip", [exposure.num_links])

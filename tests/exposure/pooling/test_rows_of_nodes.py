@@ -100,6 +100,31 @@ def test_ends_of_edges_are_their_nodes() -> None:
     assert int(exposure.sources.max()) < sum(SIZES)
 
 
+@pytest.mark.parametrize("centres", [1, 2])
+def test_a_graph_is_what_its_centre_hears(centres: int) -> None:
+    class Centre(Body):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.head = pyg.GraphConv(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            x = self.last(self.nodes(x, edge_index), edge_index)
+            first = (batch.diff(prepend=batch[:1] - 1) > 0).nonzero().view(-1)
+            return self.head(x[first] if centres == 1 else x[first] * x[first + 1])
+
+    torch.manual_seed(0)
+    model, data = Centre().double(), batch_of()
+    if centres == 2:
+        with pytest.raises(ExposureRefused, match="rows of 2 nodes per graph"):
+            gr.expose(model, data)
+        return
+    exposure = gr.expose(model, data)
+    first = exposure.graph_starts[:-1]
+    heard = [data.edge_index[0, data.edge_index[1] == node].sort().values for node in first]
+    found = exposure.sources[exposure.rows.long()].long().split(exposure.segments.diff().tolist())
+    assert all(map(torch.equal, heard, (part.sort().values for part in found)))
+
+
 # Dense batches and loops -----------------------------------------------------------------------
 
 
