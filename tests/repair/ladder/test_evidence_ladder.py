@@ -52,12 +52,6 @@ def test_labels_of_neighbours_are_found_and_the_graph_is_not_blamed():
     assert not any("the graph hurts" in line for line in fitted.findings().advice())
 
 
-def test_a_finding_that_a_rival_overrules_is_not_said():
-    """Features beat the frozen model, but the graph beats them: it does not hurt."""
-    row = climbed("features").findings().of("features")
-    assert row.advice and not replace(row, overruled=True).advice
-
-
 def test_frozen_stays_where_there_is_nothing_to_gain():
     fitted, exposure = climbed("nothing"), planted_exposure("nothing")
     assert fitted.chosen == ("frozen",) and fitted.unchanged.all()
