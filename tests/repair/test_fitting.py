@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, Group
+from gnn_repair.exposure import Exposure
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair.targets import RepairTrainee, find_targets
+from tests.helpers.hand_made import hand_made
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
@@ -39,24 +40,16 @@ def planted() -> tuple[Exposure, torch.Tensor, torch.Tensor, torch.Tensor]:
     state[:EXPERTS, 0] += 2
     expert = torch.randint(EXPERTS, (nodes, 1), generator=generator)
     others = torch.randint(EXPERTS, nodes, (nodes, 4), generator=generator)
-    rows = torch.cat([expert, others], dim=1).view(-1).int()
+    rows = torch.cat([expert, others], dim=1).view(-1)
     coefficients = torch.tensor([0.08, 0.23, 0.23, 0.23, 0.23]).double().repeat(nodes)
-    table = contributions[rows.long()].view(nodes, 5, classes)
-    frozen = (coefficients.view(nodes, 5, 1) * table).sum(1)
-    index = torch.arange(nodes).int()
-    exposure = Exposure(
-        groups=(Group("planted", "by hand", "by hand"),),
-        recipients=torch.arange(nodes),
-        segments=torch.arange(nodes + 1) * 5,
-        rows=rows,
-        coefficients=coefficients.unsqueeze(0),
-        contributions=contributions.unsqueeze(0),
-        fixed_logits=torch.zeros(1, nodes, classes, dtype=torch.float64),
-        frozen_logits=frozen.unsqueeze(0),
+    exposure = hand_made(
+        torch.arange(nodes + 1) * 5,
+        rows,
+        coefficients.unsqueeze(0),
+        contributions.unsqueeze(0),
+        torch.zeros(1, nodes, classes, dtype=torch.float64),
         state=state.unsqueeze(0),
         messages=state.unsqueeze(0),
-        message_rows=index,
-        sources=index,
     )
     place = torch.arange(nodes)
     return exposure, speaks[expert.squeeze(1)], place % 4 < 2, place % 4 == 2

@@ -33,7 +33,7 @@ def test_the_literal_peer_gives_the_same_logits(method, backbone):
 
 def test_every_form_is_measured(monkeypatch):
     monkeypatch.setattr(bench, "citeseer_sized_graph", lambda: toy_graph(torch.float32))
-    rows = list(bench.bench_repair(["generated:sgc"], device="cpu", members=2, epochs=10))
+    rows = list(bench.bench_repair(["generated:sgc"], device="cpu", members=2, epochs=2))
     assert [(row["form"], row["members"]) for row in rows] == 2 * [
         ("literal", 1),
         ("plain", 1),

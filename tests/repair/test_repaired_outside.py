@@ -288,7 +288,7 @@ def test_gradients_of_features_by_node_type_are_followed():
 
     author = data["author"].x.clone().requires_grad_()
     assert run(author).requires_grad
-    assert torch.autograd.gradcheck(run, author)
+    assert torch.autograd.gradcheck(run, author, fast_mode=True)
 
 
 class ByType(nn.Module):

@@ -141,17 +141,6 @@ def test_gains_of_two_points_are_used_and_noise_is_not():
     assert sum(planted_decision(0.0, seed)[0] for seed in range(40)) <= 2
 
 
-def test_likelihoods_are_at_the_temperature_of_the_other_folds():
-    unlike = torch.where(DEALT.unsqueeze(1) == 0, 4 * TOLD, TOLD)
-    found = likelihoods(unlike, LABELS, DEALT, FOLDS)
-    for fold in range(FOLDS):
-        own = fold == DEALT
-        scale = temperature(unlike[:, ~own], LABELS[~own]).view(-1, 1, 1)
-        scaled = (unlike[:, own] / scale).log_softmax(2)
-        expected = scaled[:, torch.arange(int(own.sum())), LABELS[own]]
-        torch.testing.assert_close(found[:, own], expected)
-
-
 def test_nodes_outside_the_folds_do_not_count():
     some = torch.where(torch.arange(NODES) < 300, DEALT, -1).unsqueeze(0)
     told = torch.stack([TOLD[0], TOLD[1]]).unsqueeze(0)

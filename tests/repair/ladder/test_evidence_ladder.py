@@ -63,14 +63,14 @@ def test_frozen_stays_where_there_is_nothing_to_gain():
 
 
 def test_on_noise_estimates_are_honest_and_frozen_stays():
-    """Ten graphs without any evidence: 150 validation nodes, three classes.
+    """Six graphs without any evidence: 150 validation nodes, three classes.
 
     The frozen models are trained in full, so each one's epoch was chosen by its validation labels.
     """
     rungs = ("messages", "similar", "features-labels", "smoothed")
     ladder = EvidenceLadder(rungs, hidden=8, budget=replace(BUDGET, epochs=25, patience=10))
     stays, told, true = [], [], []
-    for seed in range(10):
+    for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
         y = torch.randint(3, (450,), generator=generator)
         ends = torch.randint(450, (2, 900), generator=generator)
@@ -94,9 +94,9 @@ def test_on_noise_estimates_are_honest_and_frozen_stays():
         for name in fitted.candidates[1:-1]:
             told.append(float(fitted.out_of_fold[name]))
             true.append(test_accuracy(said[name], data_of(data)))
-    assert sum(stays) >= 9
-    # Ten graphs of 150 nodes each; rungs share them, so no more than ten are independent.
-    error = (1 / 3 * 2 / 3 / 1500) ** 0.5
+    assert sum(stays) >= 5
+    # Six graphs of 150 nodes each; rungs share them, so no more than six are independent.
+    error = (1 / 3 * 2 / 3 / 900) ** 0.5
     assert abs(sum(told) / len(told) - sum(true) / len(true)) < 2 * 2**0.5 * error
 
 

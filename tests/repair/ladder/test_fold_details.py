@@ -39,31 +39,21 @@ def test_constants_of_copies_in_files():
     epochs, said = held.constants["best_epochs"], held.constants["out_of_fold"]
     one = epochs.clone()
     one[1, 2] = 1
-    less = epochs.clone()
-    less[0, 0] = -1
     wrong = {
-        "best_epochs must lie in 0..0": [("best_epochs", one), ("best_epochs", less)],
-        "best_epochs has shape": [("best_epochs", epochs.int()), ("best_epochs", epochs[:, 0])],
-        "it lacks best_epochs": [("best_epochs", None)],
-        "it lacks out_of_fold": [("out_of_fold", None)],
-        "out_of_fold has shape": [
-            ("out_of_fold", said.double()),
-            ("out_of_fold", said[:, :, :2]),
-            ("out_of_fold", said[:1]),
+        "best_epochs": [
+            ("best_epochs", one),
+            ("best_epochs", epochs.int()),
+            ("best_epochs", epochs[:, 0]),
+            ("best_epochs", None),
         ],
+        "out_of_fold": [("out_of_fold", None), ("out_of_fold", said[:1])],
         "has no constant 'more'": [("more", said)],
-        "has no constant 'mean'": [("own/mean", epochs)],
         "own/mean is not there for each of 3 copies": [("own/mean", epochs[:, :2])],
     }
     for words, cases in wrong.items():
         for name, value in cases:
             with pytest.raises(InputError, match=words):
                 held.repair.check_constants(altered(held, name, value))
-    none = replace(
-        held, constants={"best_epochs": epochs[:, :0], "out_of_fold": said}, parameters={}
-    )
-    with pytest.raises(InputError, match="one for every copy"):
-        held.repair.check_constants(none)
     few = replace(held, parameters={n: v[:, :2] for n, v in held.parameters.items()})
     with pytest.raises(InputError, match="is not there for each of 3 copies"):
         held.repair.check_constants(few)
