@@ -26,10 +26,11 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import HeadGraph
 from gnn_repair.exposure.heads.tracer import Tracer
-from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 from tests.campaigns import CampaignResult
+from tests.helpers.hand_made import hand_made
 
 NODES, CLASSES = 24, 3
 SHOWN = 50
@@ -221,20 +222,15 @@ def exposure_of(model: Model) -> Exposure:
     np.add.at(mixed, owner, alpha[:, None] * table)
     with torch.no_grad():
         logits = model.function(torch.from_numpy(mixed))
-    count = len(table)
-    exposure = Exposure(
-        groups=tuple(Group(f"group {g}", "by hand", "by hand") for g in range(groups)),
-        recipients=torch.arange(nodes),
-        segments=torch.tensor(np.append(0, np.cumsum(lengths))),
-        rows=torch.arange(count, dtype=torch.int32),
-        coefficients=torch.from_numpy(alpha)[None],
-        contributions=torch.from_numpy(table)[None],
-        fixed_logits=torch.from_numpy(model.fixed)[None],
+    exposure = hand_made(
+        torch.tensor(np.append(0, np.cumsum(lengths))),
+        torch.arange(len(table)),
+        torch.from_numpy(alpha)[None],
+        torch.from_numpy(table)[None],
+        torch.from_numpy(model.fixed)[None],
+        groups,
         frozen_logits=torch.from_numpy(mixed)[None],
-        state=torch.zeros(1, nodes, 1),
-        messages=torch.zeros(1, count, 1),
-        message_rows=torch.arange(count, dtype=torch.int32),
-        sources=torch.zeros(count, dtype=torch.int32),
+        sources=torch.zeros(len(table), dtype=torch.int32),
     )
 
     def replay(coefficients: Tensor) -> Tensor:

@@ -273,15 +273,6 @@ def test_the_worst_of_all_portions_counts(monkeypatch):
     assert replace(solution, sources=wrong).check(exposure).misplaced == expected
 
 
-def test_portions_cover_every_lp_once():
-    for counts in ([3, 3, 3], [300, 1, 1], [1, 300], [5], []):
-        slices = list(certificate._portions(np.array(counts, int)))
-        assert [i for part in slices for i in range(len(counts))[part]] == list(range(len(counts)))
-    monkey = [1 << 17, 1 << 17, 1, 1 << 19, 2]
-    cut = [(part.start, part.stop) for part in certificate._portions(np.array(monkey))]
-    assert cut == [(0, 2), (2, 3), (3, 4), (4, 5)]
-
-
 def test_tolerances_by_method():
     exposure, solution = single(PLAIN)
     near = edit(solution, "margin", 0, 4 + 4e-7)
@@ -310,17 +301,6 @@ def test_foreign_solutions_are_refused():
     with pytest.raises(InputError, match="does not belong to this exposure"):
         replace(solution, rival_weights=solution.rival_weights[:, :3]).check(exposure)
     assert solution[:0].check(exposure).ok and solution[:0].check(exposure).lps == 0
-
-
-def test_a_verdict_in_words():
-    exposure, solution = members()
-    text = str(solution.check(exposure))
-    assert text.startswith("48 certificates, all hold: mass ")
-    assert text.endswith(
-        "0 undecided, 0 with misplaced terms, 0 beyond the support bounds, 0 uncertified, 0 failed"
-    )
-    torn = str(edit(solution, "margin", 0, 99.0).check(exposure))
-    assert "48 certificates, NOT all hold" in torn
 
 
 @pytest.mark.parametrize(("excess", "fine"), [(0.03, True), (0.06, False)])

@@ -53,35 +53,6 @@ def test_an_exposure_has_a_row_a_term(exposure):
     assert len(exposure.to_frame()) == exposure.num_terms
 
 
-def test_reach_has_a_row_a_member(exposure):
-    row = reach(exposure, TRUE).to_frame().iloc[0]
-    assert row["true_class_reach"] == pytest.approx(2 / 3)
-    assert (row["error_hits"], row["error_total"]) == (1, 2)
-    assert row["error_low"] < 0.5 < row["error_high"]
-
-
-def test_sources_are_ranked_by_the_witnesses_that_use_them(exposure):
-    ranked = source_ranking(solve(exposure, TRUE), exposure)
-    # Node 0 listens to term 0 (of node 0), node 2 to term 3 (of node 0): 0.75 and 0.5 beyond α.
-    assert ranked.to_dict("records") == [
-        {
-            "source": 0,
-            "witnesses": 2,
-            "mass": pytest.approx(2.0),
-            "gained": pytest.approx(1.25),
-            "alone": 2,
-        }
-    ]
-
-
-def test_confusion_tells_lost_evidence_from_badly_weighed(exposure):
-    found = confusion_by_reach(solve(exposure, TRUE), exposure, TRUE)
-    rows = {(r["true"], r["predicted"]): r for r in found.to_dict("records")}
-    assert rows[0, 1]["can"] == 1 and rows[0, 1]["cannot"] == 0
-    assert rows[0, 2]["cannot"] == 1 and rows[0, 2]["can"] == 0
-    assert rows[1, 1]["nodes"] == 1 and set(rows) == {(0, 1), (0, 2), (1, 1)}
-
-
 def test_foreign_solutions_and_questions_are_refused(exposure):
     solution = solve(exposure, TRUE)
     with pytest.raises(InputError, match="another exposure"):

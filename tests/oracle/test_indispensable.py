@@ -9,33 +9,24 @@ import torch
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, Group
+from gnn_repair.exposure import Exposure
 from gnn_repair.oracle.fallback import Highs
 from gnn_repair.oracle.problems import Tables, instance
 from gnn_repair.oracle.questions.stable import without_each_source
+from tests.helpers.hand_made import hand_made
 
 
 def exposure_of(lengths, sources, table, alpha, nodes) -> Exposure:
     """Terms with rows of their own; ``sources`` [T]."""
     lengths = torch.tensor(lengths)
-    groups, classes = lengths.shape[1], table.shape[1]
     segments = torch.cat([torch.zeros(1, dtype=torch.long), lengths.reshape(-1).cumsum(0)])
-    owner = torch.repeat_interleave(torch.arange(nodes).repeat_interleave(groups), segments.diff())
-    mixed = torch.zeros(nodes, classes, dtype=torch.float64)
-    mixed.index_add_(0, owner, alpha.unsqueeze(1) * table)
-    state = torch.zeros(1, nodes, 1)
-    return Exposure(
-        groups=tuple(Group(f"g{g}", "by hand", "a test") for g in range(groups)),
-        recipients=torch.arange(nodes),
-        segments=segments,
-        rows=torch.arange(len(alpha), dtype=torch.int32),
-        coefficients=alpha.unsqueeze(0),
-        contributions=table.unsqueeze(0),
-        fixed_logits=torch.zeros(1, nodes, classes, dtype=torch.float64),
-        frozen_logits=mixed.unsqueeze(0),
-        state=state,
-        messages=torch.zeros(1, len(alpha), 1),
-        message_rows=torch.arange(len(alpha), dtype=torch.int32),
+    return hand_made(
+        segments,
+        torch.arange(len(alpha)),
+        alpha.unsqueeze(0),
+        table.unsqueeze(0),
+        torch.zeros(1, nodes, table.shape[1], dtype=torch.float64),
+        lengths.shape[1],
         sources=torch.tensor(sources, dtype=torch.int32),
     )
 

@@ -16,7 +16,7 @@ from gnn_repair.oracle import (
     solve,
     stable_evidence,
 )
-from gnn_repair.oracle.fallback import solve_exactly, undominated
+from gnn_repair.oracle.fallback import solve_exactly
 from gnn_repair.oracle.problems import Tables, instance
 from tests.helpers.oracle.oracle_cases import exposure_of, random_node
 from tests.helpers.oracle.oracle_exact import exact_margin
@@ -121,23 +121,6 @@ def test_rational_arithmetic_does_not_cycle_on_ties():
     ours = solve(one_node(table), FIRST)
     assert exact is not None
     assert float(exact.margin) == pytest.approx(ours.margin[0], abs=1e-13)
-
-
-def test_dominated_terms_are_those_nowhere_better():
-    table = [[0, 1, 1], [0, 1, 1], [0, 2, 1], [0, 0, 3], [0, 3, 0], [5, 9, 9]]
-    problem = instance(Tables.of(one_node(table)), 0, 0, 0)
-    # Gaps (−1,−1) twice, (−2,−1), (0,−3), (−3,0), (−4,−4).
-    assert undominated(problem).tolist() == [True, False, False, True, True, False]
-    many = np.concatenate([table] * 60)
-    large = undominated(instance(Tables.of(one_node(many)), 0, 0, 0))
-    assert large.sum() == 3
-    assert {tuple(row) for row in many[large]} == {(0, 1, 1), (0, 0, 3), (0, 3, 0)}
-
-
-def test_groups_are_dominated_by_their_own_terms_only():
-    better, worse = np.array([[9.0, 0, 0]]), np.array([[1.0, 0, 0]])
-    exposure = exposure_of([(np.zeros(3), [(np.ones(1), better), (np.ones(1), worse)])])
-    assert undominated(instance(Tables.of(exposure), 0, 0, 0)).all()
 
 
 def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):

@@ -14,39 +14,12 @@ from gnn_repair import published
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import ClassReach, Rate, Reach, class_reach, reach, solve, summarise
 from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
-from gnn_repair.oracle.rates import ReachCounts, count_reach, mean_over_members, places_of
+from gnn_repair.oracle.rates import places_of
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.writing import case_of_run
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.study.measures import summarise_oracle
 from tests.helpers.oracle.oracle_cases import exposure_of, members, random_node
-
-
-def flags(text):
-    return np.array([letter == "x" for letter in text])
-
-
-def test_counts_by_hand():
-    counts = count_reach(
-        reachable=flags("xx.x.x"),
-        wrong=flags("x.xx.x"),
-        active=np.array([1, 2, 4, 8, 16, 32]),
-        decided=flags("xxx.xx"),
-    )
-    assert counts == ReachCounts(
-        nodes=5, reachable=3, errors=3, reachable_errors=2, active=1 + 2 + 32, undecided=1
-    )
-    assert counts.true_class_reach == 3 / 5
-    assert counts.error_reach == 2 / 3
-    assert counts.support == 35 / 3
-    none = count_reach(flags(".."), flags(".."), np.zeros(2, int), flags(".x"))
-    assert (none.nodes, none.undecided, none.true_class_reach) == (1, 1, 0.0)
-    assert np.isnan(none.error_reach) and np.isnan(none.support)
-
-
-def test_the_mean_leaves_out_members_without_the_figure():
-    assert mean_over_members([0.5, float("nan"), 1.0]) == 0.75
-    assert np.isnan(mean_over_members([float("nan")]))
 
 
 def node(best, frozen):
@@ -153,16 +126,6 @@ def test_study_and_report_count_alike():
         case = case_of_run(evidence, "toy", "gcn")
         assert case["reach"]["true_class_reach"] == [100 * member.true_class.value]
         assert case["reach"]["error_reach"] == [100 * member.error.value]
-
-
-def test_a_report_counts_nodes_without_an_answer_nowhere(monkeypatch):
-    exposure = two_members()
-    for status in (FAILED, UNCERTIFIED):
-        solution = failing(solve(exposure.member(0), Y, MASK[:, 0]), [2], status)
-        solution = replace(solution, bound=np.full(len(solution), 9.0))
-        monkeypatch.setattr("gnn_repair.reporting.evidence.solve", lambda *_, s=solution: s)
-        counts = gather(exposure, Y, MASK, member=0).reach
-        assert (counts.nodes, counts.reachable, counts.undecided) == (2, 2, 1)
 
 
 # Chance -------------------------------------------------------------------------------------------
@@ -324,15 +287,6 @@ def test_class_reach_by_member():
     assert f"{counts[0]}: {share:.1f} %" in str(found) and "12 nodes" in str(found)
 
 
-def test_rates():
-    # Wilson's ends are where a binomial of that probability lies 1.96 deviations away.
-    for p in Rate(3, 7).interval:
-        assert abs(3 / 7 - p) == pytest.approx(1.959963984540054 * (p * (1 - p) / 7) ** 0.5)
-    assert Rate(3, 7).interval[0] < 3 / 7 < Rate(3, 7).interval[1]
-    assert str(Rate(1234, 2000)) == "61.7 % [59.5, 63.8] (1,234 of 2,000)"
-    assert np.isnan(Rate(0, 0).interval).all() and Rate(3, 7).value == 3 / 7
-
-
 def test_problems_are_ordered_and_skip_what_has_no_label():
     exposure, _ = members()
     y = torch.tensor([2, -1, 3, 0])
@@ -379,9 +333,17 @@ def test_an_instance_holds_its_members_numbers(shared):
     assert where[0].tolist() == exposure.sources[[low, high - 1, 0]].tolist()
 
 
-def test_an_instance_without_a_group():
-    empty = (np.empty(0), np.empty((0, 3)))
-    exposure = exposure_of([(np.zeros(3), [empty, (np.ones(2), np.ones((2, 3))), empty])])
-    problem = instance(Tables.of(exposure), 0, 0, 2)
-    assert problem.group.tolist() == [0, 0] and problem.mass.tolist() == [2.0]
-    assert problem.scale == 1.0 and problem.part(np.array([False, True])).terms.tolist() == [1]
+def test_margins_by_class():
+    exposure, _ = members()
+    y = torch.tensor([2, -1, 3, 0])
+    solution = solve(exposure, y)
+    full = solution.by_class(3, 4)
+    assert full.shape == (3, 4, 4) and solution.skipped == 3 and solution[1:3].skipped == 0
+    for i in range(len(solution)):
+        where = solution.member[i], solution.recipient[i], solution.target[i]
+        assert full[where] == solution.margin[i]
+    assert np.isnan(full).sum() == 3 * (16 - 3)
+    with pytest.raises(InputError, match="exposure is a str"):
+        solution.dense("exposure")
+    with pytest.raises(InputError, match='fill must be "frozen" or "zero"'):
+        solution.dense(exposure, "one")

@@ -9,7 +9,6 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from gnn_repair.errors import InputError
-from gnn_repair.methods import METHODS
 from gnn_repair.repair import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.baselines import sources_to_recipients
 from tests.helpers.repair.toy_exposures import NODES, toy_exposure, toy_graph
@@ -35,41 +34,6 @@ def test_temperature_is_the_most_likely_one():
     assert fitted.num_parameters == 1
 
 
-def test_correct_and_smooth_propagates_over_the_graph():
-    """With PyG's label propagation done by hand at the strengths that were chosen."""
-    exposure = toy_exposure("gcn")
-    fitted = CorrectAndSmooth(layers=5).fit(exposure, *MASKS)
-    adjacency = torch.zeros(NODES, NODES, dtype=torch.float64)
-    adjacency[DATA.edge_index[1], DATA.edge_index[0]] = 1
-    scale = adjacency.sum(1).rsqrt()
-    operator = scale[:, None] * adjacency * scale[None]
-    for s in range(2):
-        correct, smooth, autoscale = fitted.constants["strengths"][s].tolist()
-        train = DATA.train_mask[:, s]
-        soft = exposure.frozen_logits[s].softmax(1)
-        truth = torch.eye(3, dtype=torch.float64)[DATA.y]
-        error = torch.zeros_like(soft)
-        error[train] = (truth - soft)[train]
-        spread = error
-        for _ in range(5):
-            spread = (correct * operator @ spread + (1 - correct) * error).clamp(-1, 1)
-            if not autoscale:
-                spread[train] = error[train]
-        if autoscale:
-            size = error[train].abs().sum() / train.sum()
-            ratio = size / spread.abs().sum(1, keepdim=True)
-            ratio[ratio.isinf() | (ratio > 1000)] = 1.0
-            corrected = soft + ratio * spread
-        else:
-            corrected = soft + spread
-        corrected[corrected.isnan()] = soft[corrected.isnan()]
-        corrected[train] = truth[train]
-        out = corrected
-        for _ in range(5):
-            out = (smooth * operator @ out + (1 - smooth) * corrected).clamp(0, 1)
-        torch.testing.assert_close(fitted.member_logits(exposure)[s].exp(), out.clamp(min=1e-12))
-
-
 def test_entries_are_those_of_the_graph():
     found = sources_to_recipients(toy_exposure("mixhop"))
     dense = torch.zeros(NODES, NODES, dtype=torch.bool)
@@ -79,12 +43,6 @@ def test_entries_are_those_of_the_graph():
     expected = (torch.eye(NODES) + adjacency + adjacency @ adjacency) > 0
     assert torch.equal(dense, expected)
     assert found.shape[1] == int(expected.sum())
-
-
-def test_baselines_are_marked_as_not_from_the_paper():
-    ours = [name for name, method in METHODS.items() if not method.from_paper]
-    assert ours[:2] == ["correct_and_smooth", "temperature_scaling"]
-    assert [METHODS[name].by_default for name in ours] == [True] * 2 + [False] * (len(ours) - 2)
 
 
 def test_smoothing_belongs_to_its_graph():

@@ -146,15 +146,3 @@ def test_the_head_is_refitted_on_standardised_embeddings(backbone):
             standard @ fitted.parameters["head.weight"][s] + fitted.parameters["head.bias"][s]
         )
         torch.testing.assert_close(fitted.member_logits(exposure)[s], expected)
-
-
-def test_the_embedding_leads_to_the_frozen_logits():
-    from tests.helpers.repair.toy_exposures import toy_frozen
-
-    for backbone in BACKBONES:
-        readout = toy_frozen(backbone).readout
-        exposure = toy_exposure(backbone)
-        again = torch.baddbmm(
-            readout.classifier_bias.unsqueeze(1), exposure.embedding, readout.classifier
-        )
-        torch.testing.assert_close(again, exposure.frozen_logits)

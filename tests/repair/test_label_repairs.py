@@ -211,21 +211,3 @@ def test_the_table_by_hand(data, exposure):
         assert row.gain == pytest.approx(micro[-1] - micro[0])
     with pytest.raises(InputError, match="what fit returned"):
         label_table(exposure, data.y, data.test_mask, [fitted, gr.RefitHead()])
-
-
-def test_a_logit_of_zero_says_no(data, exposure):
-    level = replace(
-        exposure,
-        contributions=exposure.contributions * 0,
-        fixed_logits=exposure.fixed_logits * 0,
-        frozen_logits=exposure.frozen_logits * 0,
-    )
-    assert label_f1(level, data.y)[0].micro == 0
-
-
-def test_the_likelihood_of_one_known_label_is_its_own():
-    logits = torch.tensor([[[2.0, -1.0, 0.5]]], dtype=torch.float64)
-    truths = torch.tensor([[[1.0, float("nan"), float("nan")]]], dtype=torch.float64)
-    expected = torch.nn.functional.logsigmoid(logits[0, 0, 0])
-    assert float(label_likelihood(logits, truths)) == pytest.approx(float(expected))
-    assert float(label_likelihood(logits, truths * float("nan"))) == 0

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.repair import NodeTranslation, SetTranslation
-from gnn_repair.repair.base import _check_fitted as check_fitted
-from gnn_repair.repair.base import _scores
 from gnn_repair.repair.inputs import Description
-from gnn_repair.repair.model import repaired
-from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 BRIEF = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
 
@@ -60,57 +54,3 @@ def test_a_node_that_nobody_writes_to_stays_finite():
     )
     with_terms = torch.isin(torch.arange(8), data.edge_index[1])
     assert bool((moved[~with_terms] == 0).all()) and bool((moved[with_terms].abs() > 0).any())
-
-
-def test_parameters_must_be_real_numbers():
-    graph = toy_graph()
-    fitted = NodeTranslation(budget=BRIEF).fit(
-        toy_exposure("gcn"), graph.y, graph.train_mask, graph.val_mask
-    )
-    check_fitted(fitted, fitted.tensors())
-    for count in (1, len(fitted.parameters)):
-        names = list(fitted.parameters)[:count]
-        odd = {name: fitted.parameters[name].long() for name in names}
-        broken = replace(fitted, parameters={**fitted.parameters, **odd})
-        with pytest.raises(InputError, match="not all real numbers"):
-            check_fitted(broken, broken.tensors())
-
-
-def test_a_repaired_model_s_state_names_the_model_it_belongs_to():
-    torch.manual_seed(1)
-    data = Data(x=torch.randn(8, 4), edge_index=torch.randint(8, (2, 30)))
-    model = WithoutLoops()
-    exposure = expose(model, data)
-    train = torch.arange(8) < 5
-    fitted = NodeTranslation(budget=BRIEF).fit(exposure, torch.arange(8) % 3, train, ~train)
-    bound = repaired(model, fitted)
-    loose = repaired(model, fitted.unbound())
-    assert loose.fitted.fingerprint is None
-    loose.load_state_dict(bound.state_dict())
-    assert loose.fitted.fingerprint == fitted.fingerprint
-    loose.load_state_dict(repaired(model, fitted.unbound()).state_dict())
-    assert loose.fitted.fingerprint is None
-
-
-def test_the_pair_layer_s_gradient_where_state_and_classes_differ():
-    """ψ's first weight taken apart: state width 5, 3 classes, by finite differences."""
-    from gnn_repair.repair.inputs import _SplitPair
-
-    generator = torch.Generator().manual_seed(1)
-    weight = torch.randn(2, 26, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda w: _SplitPair.apply(w, 5, 3), (weight,))
-
-
-def test_scores_in_files_are_pairs_of_shares():
-    assert _scores([[0.5, None], [0.0, 1.0]])[1] == (0.0, 1.0)
-    for wrong in (
-        [0.5],
-        [[0.5]],
-        [[0.5, 0.5, 0.5]],
-        [[0.5, 1.5]],
-        [[True, 0.5]],
-        ["ab"],
-        [(0.5, 0.5)],
-    ):
-        with pytest.raises(InputError, match="pairs of shares"):
-            _scores(wrong)

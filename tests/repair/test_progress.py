@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from gnn_repair import EvidenceLadder, NodeTranslation
-from gnn_repair.errors import InputError
 from gnn_repair.repair.cross_fitting import CrossFitted
-from gnn_repair.training import Listener, Progress, in_words
+from gnn_repair.training import Progress, in_words
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
@@ -44,10 +43,6 @@ def test_a_bar_is_shown_when_asked_for(repair, monkeypatch):
     assert "validation nodes right" in last
 
 
-def test_nobody_who_listens_costs_nothing():
-    assert Listener("x", None, False).callback is None
-
-
 def test_the_log_hears_epochs_and_results(caplog):
     heard: list[Progress] = []
     with caplog.at_level(logging.DEBUG, logger="gnn_repair"):
@@ -59,18 +54,6 @@ def test_the_log_hears_epochs_and_results(caplog):
     results = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
     assert results == [str(fitted)]
     assert {record.name for record in caplog.records} == {"gnn_repair.repair"}
-
-
-@pytest.mark.parametrize("bad", [1, "yes", None])
-def test_bad_progress_is_named(bad):
-    with pytest.raises(InputError, match="progress is"):
-        short().fit(toy_exposure("gcn"), *MASKS, progress=bad)
-
-
-def test_words_claim_no_score_that_is_none():
-    assert in_words(Progress(0, 20, 1, -1.0)) == "1 member training"
-    assert "2 members" in in_words(Progress(5, 20, 2, 0.613), "labels")
-    assert "micro-F1 61.3 %" in in_words(Progress(5, 20, 2, 0.613), "labels")
 
 
 def test_a_program_without_streams_is_shown_nothing(monkeypatch):

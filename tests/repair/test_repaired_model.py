@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 
 import pytest
 import torch
@@ -78,43 +76,6 @@ def test_changes_are_the_nodes_whose_class_changes(case):
     assert found["node"].tolist() == (before != after).nonzero().view(-1).tolist()
     assert found["after"].tolist() == after[found["node"].to_numpy()].tolist()
     assert len(found) > 0
-
-
-WAYS = {
-    "deepcopy": lambda it, path: copy.deepcopy(it),
-    "pickle": lambda it, path: pickle.loads(pickle.dumps(it)),
-    "torch.save": lambda it, path: _through_torch(it),
-}
-
-
-def _through_torch(module):
-    buffer = io.BytesIO()
-    torch.save(module, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=False)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_copies_give_the_same(case, way, tmp_path):
-    model, data, fitted = case
-    repaired = gr.repaired(model, fitted)
-    expected = repaired(data.x, data.edge_index)
-    again = WAYS[way](repaired, tmp_path)
-    assert torch.equal(again(data.x, data.edge_index), expected)
-
-
-def test_state_dict_and_file_hold_model_and_repair(case, tmp_path):
-    model, data, fitted = case
-    repaired = gr.repaired(model, fitted)
-    expected = repaired(data.x, data.edge_index)
-    torch.manual_seed(5)
-    other = KINDS["gcn"]()
-    shell = gr.repaired(other, fitted_on(other, graph(3, 30)))
-    shell.load_state_dict(repaired.state_dict())
-    assert torch.equal(shell(data.x, data.edge_index), expected)
-    repaired.save(tmp_path / "both.safetensors")
-    loaded = gr.RepairedModel.load(tmp_path / "both.safetensors", KINDS["gcn"]())
-    assert torch.equal(loaded(data.x, data.edge_index), expected)
 
 
 def test_double_precision_gives_double_logits(case):

@@ -11,7 +11,6 @@ from torch_geometric.utils import degree
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
-from gnn_repair.errors import InputError
 from gnn_repair.exposure.from_model import ExposurePlan
 
 CLASSES, WIDTH = 3, 5
@@ -125,7 +124,7 @@ def test_gradients_follow_the_map_of_the_graph_at_hand():
     ring = FIRST["ring"]
     repaired(ring.x.double().requires_grad_(), ring.edge_index)
     assert torch.autograd.gradcheck(
-        lambda x: repaired(x, data.edge_index), data.x.clone().requires_grad_()
+        lambda x: repaired(x, data.edge_index), data.x.clone().requires_grad_(), fast_mode=True
     )
 
 
@@ -181,18 +180,6 @@ def test_coefficients_that_are_all_zero_leave_an_empty_group():
     assert exposure.num_terms == 0 and len(exposure.groups) == 1
     logits = model(data.x, data.edge_index, data.edge_weight).double()
     torch.testing.assert_close(exposure.fixed_logits[0], logits)
-
-
-def test_other_graphs_are_not_certified_again(monkeypatch):
-    torch.manual_seed(0)
-    model, data = Isomorphism().eval(), graph(0, 40)
-    fitted = reweighted(model, data)
-    repaired, other = gr.repaired(model, fitted), graph(4, 25)
-    expected = fitted.member_logits(gr.expose(model, other))[0]
-    repaired(data.x, data.edge_index)
-    monkeypatch.setattr("gnn_repair.exposure.record.exposing.certify", None)
-    found = repaired(other.x, other.edge_index)
-    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
 
 
 def test_relations_that_are_empty_at_first_do_not_decide_about_others():
@@ -256,20 +243,3 @@ def test_a_model_that_is_deeper_on_some_graphs_is_found_anew():
     run = lambda model, data: model(data.x, data.edge_index)  # noqa: E731
     for shown, name in ((data, "last"), (small, "first"), (data, "last")):
         assert [group.name for group in plan(shown, run).groups] == [name]
-
-
-def test_gradients_through_gates_are_refused_and_others_are_not():
-    class Gated(Headed):
-        def forward(self, x, edge_index):
-            return super().forward(x, edge_index) * x[:, :1].sigmoid()
-
-    torch.manual_seed(0)
-    model, data = Gated().eval(), graph(0, 40)
-    repaired = gr.repaired(model, reweighted(model, data))
-    with pytest.raises(InputError, match="no gradient can be followed"):
-        repaired(data.x.clone().requires_grad_(), data.edge_index)
-    plain = DividedByDegree().eval()
-    found = gr.repaired(plain, reweighted(plain, data))(
-        data.x.clone().requires_grad_(), data.edge_index
-    )
-    assert found.requires_grad

@@ -33,18 +33,6 @@ def test_an_exposure_of_another_model_is_refused(name):
         repair.member_logits(exposure.member(0))
 
 
-def test_damaged_and_foreign_files_are_refused(tmp_path):
-    path = tmp_path / "repair.safetensors"
-    toy_exposure("sage").save(path)
-    with pytest.raises(FileFormatError, match="not gnn-repair repair"):
-        FittedRepair.load(path)
-    path.write_bytes(b"nothing")
-    with pytest.raises(FileFormatError, match="damaged"):
-        FittedRepair.load(path)
-    with pytest.raises(FileFormatError, match="does not exist"):
-        FittedRepair.load(tmp_path / "absent")
-
-
 def test_inconsistent_parameters_are_refused(tmp_path):
     from safetensors import safe_open
 

@@ -36,15 +36,8 @@ def test_a_repair_that_brings_nothing_says_so_by_member():
     fitted = planted_hopeless()
     assert fitted.unchanged.tolist() == [True, False]
     assert fitted.best_epoch[1] > 0
-    assert repr(fitted) == (
-        f"Node translation, fitted: 2 members, {fitted.num_parameters:,} parameters each, "
-        "state width 8, 3 classes\n"
-        f"  epochs kept: 0, {int(fitted.best_epoch[1])}\n"
-        f"  nothing learned for member 0 (frozen prediction kept); {TRY}"
-    )
-    assert fitted.advice.startswith("no epoch validated better")
-    assert fitted.advice.endswith(f"for member 0; {TRY}") and "evidence ladder" in TRY
-    assert "more validation nodes" in fitted.advice
+    assert "member 0" in repr(fitted) and TRY in repr(fitted) and "evidence ladder" in TRY
+    assert "member 0" in fitted.advice and fitted.advice.endswith(TRY)
     assert fitted.member(1).advice == ""
     assert fitted.member(1).unchanged.tolist() == [False]
     assert "nothing learned" not in repr(fitted.member(1))
@@ -56,9 +49,6 @@ def test_what_has_no_epoch_zero_is_never_unchanged():
     temperature = TemperatureScaling().fit(toy_exposure("gcn"), *masks, device="cpu")
     assert temperature.best_epoch.tolist() == [0, 0]
     assert temperature.unchanged.tolist() == [False, False]
-    assert repr(temperature) == (
-        "Temperature scaling, fitted: 2 members, 1 parameters each, state width 8, 3 classes"
-    )
     head = RefitHead(budget=replace(RefitHead().budget, epochs=2))
     fitted = head.fit(toy_exposure("gcn"), *masks, device="cpu")
     assert fitted.unchanged.tolist() == [False, False]

@@ -26,7 +26,8 @@ from gnn_repair.exposure.heads.operations import (
     Select,
     Softmax,
 )
-from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.exposure.value import Exposure
+from tests.helpers.hand_made import hand_made
 
 HIDDEN, CLASSES, NODES = 8, 4, 24
 
@@ -143,25 +144,10 @@ def mixture(seed: int, groups: int = 1, hidden: int = HIDDEN, widest: int = 7) -
     lengths[1, :-1] = 0
     segments = torch.tensor(np.append(0, np.cumsum(lengths.ravel())))
     count = int(segments[-1])
-    rows = torch.tensor(rng.integers(0, NODES, count), dtype=torch.int32)
+    rows = torch.tensor(rng.integers(0, NODES, count))
     alpha = torch.tensor(rng.random(count) + 0.05)[None]
     table, fixed = 1.5 * normal(1, NODES, hidden), 0.3 * normal(1, NODES, hidden)
-    owner = torch.repeat_interleave(torch.arange(NODES), segments[::groups].diff())
-    mixed = torch.zeros_like(fixed).index_add(1, owner, alpha[..., None] * table[:, rows.long()])
-    return Exposure(
-        groups=tuple(Group(f"group {g}", "by hand", "by hand") for g in range(groups)),
-        recipients=torch.arange(NODES),
-        segments=segments,
-        rows=rows,
-        coefficients=alpha,
-        contributions=table,
-        fixed_logits=fixed,
-        frozen_logits=fixed + mixed,
-        state=torch.zeros(1, NODES, 1),
-        messages=torch.zeros(1, NODES, 1),
-        message_rows=torch.arange(NODES, dtype=torch.int32),
-        sources=torch.arange(NODES, dtype=torch.int32),
-    )
+    return hand_made(segments, rows, alpha, table, fixed, groups)
 
 
 def tailed(kind: str, seed: int = 0, groups: int = 1, replayed: bool = True) -> Exposure:

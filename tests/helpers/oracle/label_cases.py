@@ -6,9 +6,8 @@ from itertools import product
 
 import torch
 
-from gnn_repair.exposure import Exposure, Group
-from gnn_repair.exposure.parts import mixture_of
-from gnn_repair.kernels import Pattern
+from gnn_repair.exposure import Exposure
+from tests.helpers.hand_made import hand_made
 
 
 def random_exposure(seed: int, nodes=7, groups=2, outputs=3, members=2, kind="labels") -> Exposure:
@@ -22,22 +21,7 @@ def random_exposure(seed: int, nodes=7, groups=2, outputs=3, members=2, kind="la
     alpha = torch.rand(1, terms, generator=draw, dtype=torch.float64) + 0.1
     table = torch.randn(members, rows, outputs, generator=draw, dtype=torch.float64)
     fixed = torch.randn(members, nodes, outputs, generator=draw, dtype=torch.float64)
-    mixed = mixture_of(Pattern(segments[::groups], pick, rows), alpha, table)
-    return Exposure(
-        groups=tuple(Group(f"g{g}", "by hand", "by hand") for g in range(groups)),
-        recipients=torch.arange(nodes),
-        segments=segments,
-        rows=pick,
-        coefficients=alpha,
-        contributions=table,
-        fixed_logits=fixed,
-        frozen_logits=fixed + mixed,
-        state=torch.zeros(1, nodes, 2, dtype=torch.float64),
-        messages=torch.zeros(1, rows, 2, dtype=torch.float64),
-        message_rows=torch.arange(rows, dtype=torch.int32),
-        sources=(torch.arange(rows) % nodes).int(),
-        outputs=kind,
-    )
+    return hand_made(segments, pick, alpha, table, fixed, groups, outputs=kind)
 
 
 def corners(exposure: Exposure, node: int) -> torch.Tensor:

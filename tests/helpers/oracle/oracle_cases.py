@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import solve
+from tests.helpers.hand_made import hand_made
 
 Floats = NDArray[np.float64]
 Node = tuple[Floats, list[tuple[Floats, Floats]]]
@@ -27,27 +28,13 @@ def exposure_of(nodes: Sequence[Node]) -> Exposure:
             tables.append(table.reshape(-1, classes))
             lengths.append(len(alpha))
     segments = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]))
-    count = int(segments[-1])
-    rows = torch.arange(count, dtype=torch.int32)
-    alpha = torch.tensor(np.concatenate(alphas))[None]
-    table = torch.tensor(np.concatenate(tables))[None]
-    fixed = torch.tensor(np.stack([beta for beta, _ in nodes]))[None]
-    owner = torch.repeat_interleave(torch.arange(len(nodes)), segments[::groups].diff())
-    mixed = torch.zeros_like(fixed).index_add(1, owner, alpha[..., None] * table)
-    size = len(nodes)
-    return Exposure(
-        groups=tuple(Group(f"group {g}", "by hand", "by hand") for g in range(groups)),
-        recipients=torch.arange(size),
-        segments=segments,
-        rows=rows,
-        coefficients=alpha,
-        contributions=table,
-        fixed_logits=fixed,
-        frozen_logits=fixed + mixed,
-        state=torch.zeros(1, size, 1),
-        messages=torch.zeros(1, max(count, 1), 1),
-        message_rows=rows.clone(),
-        sources=(rows % size).int(),
+    return hand_made(
+        segments,
+        torch.arange(int(segments[-1])),
+        torch.tensor(np.concatenate(alphas))[None],
+        torch.tensor(np.concatenate(tables))[None],
+        torch.tensor(np.stack([beta for beta, _ in nodes]))[None],
+        groups,
     )
 
 
@@ -137,28 +124,14 @@ def members_exposure(shared: bool = False) -> Exposure:
     rng = np.random.default_rng(4)
     parts = [exposure_of([random_node(rng, [3, 2], 4) for _ in range(4)]) for _ in range(3)]
     first = parts[0]
-    alpha = [part.coefficients for part in parts][: 1 if shared else 3]
-    table = torch.cat([part.contributions for part in parts])
-    fixed = torch.cat([part.fixed_logits for part in parts])
-    return Exposure(
-        groups=first.groups,
-        recipients=first.recipients,
-        segments=first.segments,
-        rows=first.rows,
-        coefficients=torch.cat(alpha),
-        contributions=table,
-        fixed_logits=fixed,
-        frozen_logits=fixed + _mixed(torch.cat(alpha), table, first),
-        state=first.state,
-        messages=first.messages,
-        message_rows=first.message_rows,
-        sources=first.sources,
+    return hand_made(
+        first.segments,
+        first.rows,
+        torch.cat([part.coefficients for part in parts][: 1 if shared else 3]),
+        torch.cat([part.contributions for part in parts]),
+        torch.cat([part.fixed_logits for part in parts]),
+        2,
     )
-
-
-def _mixed(alpha: torch.Tensor, table: torch.Tensor, first: Exposure) -> torch.Tensor:
-    owner = torch.repeat_interleave(torch.arange(4), first.segments[::2].diff())
-    return torch.zeros(3, 4, 4).double().index_add(1, owner, alpha[..., None] * table)
 
 
 def members(shared=False):

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from gnn_repair.backbones import BACKBONES
-from gnn_repair.exposure import Exposure, Group, expose
+from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.value import BY_MEMBER
 from gnn_repair.oracle.questions.relaxed import relax
+from tests.helpers.hand_made import hand_made
 from tests.helpers.repair.toy_exposures import net, toy_exposure, toy_graph
 
 DATA = toy_graph()
@@ -51,19 +52,14 @@ def by_hand(members: int = 3, width: int = 5, states: int | None = None) -> Expo
     coefficients[:, segments[:-1][lengths.view(-1) > 1]] = 0
     rows = torch.randint(table, (terms,), generator=random).int()
     contributions = randn(members, table, classes)
-    owner = torch.repeat_interleave(segments[::2].diff())
-    mixed = torch.zeros(members, nodes, classes, dtype=torch.float64)
-    mixed.index_add_(1, owner, coefficients.unsqueeze(2) * contributions[:, rows.long()])
     fixed = randn(members, nodes, classes)
-    return Exposure(
-        groups=(Group("near", "by hand", "by hand"), Group("far", "by hand", "by hand")),
-        recipients=torch.arange(nodes),
-        segments=segments,
-        rows=rows,
-        coefficients=coefficients,
-        contributions=contributions,
-        fixed_logits=fixed,
-        frozen_logits=fixed + mixed,
+    return hand_made(
+        segments,
+        rows,
+        coefficients,
+        contributions,
+        fixed,
+        2,
         state=randn(states, nodes, width),
         messages=randn(states, messages, width),
         message_rows=torch.randint(messages, (table,), generator=random).int(),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure import Exposure, Group
+from gnn_repair.exposure import Exposure
+from tests.helpers.hand_made import hand_made
 
 NASTY = ["<script>window.harm=1</script>", "</script><b id=harm>b</b>", "a & b", "plain"]
 """Names that try to be markup."""
@@ -47,23 +48,19 @@ def make_exposure(
     terms = torch.cat(rows)
     coefficients = 0.1 + rand(members, len(terms))
     fixed = 0.3 * torch.randn(members, nodes, classes, generator=generator).double()
-    owner = torch.repeat_interleave(torch.arange(nodes).repeat_interleave(groups), segments.diff())
-    mixture = torch.zeros(members, nodes, classes, dtype=torch.float64)
-    mixture.index_add_(1, owner, coefficients.unsqueeze(2) * table[:, terms])
     state = torch.randn(1, nodes, 3, generator=generator)
-    exposure = Exposure(
-        groups=tuple(Group(f"group {g}", "random", "a generator") for g in range(groups)),
-        recipients=torch.arange(nodes),
-        segments=segments,
-        rows=terms.int(),
-        coefficients=coefficients,
-        contributions=table,
-        fixed_logits=fixed,
-        frozen_logits=fixed + mixture,
+    index = torch.arange(nodes).repeat(groups).int()
+    exposure = hand_made(
+        segments,
+        terms,
+        coefficients,
+        table,
+        fixed,
+        groups,
         state=state,
         messages=state,
-        message_rows=torch.arange(nodes).repeat(groups).int(),
-        sources=torch.arange(nodes).repeat(groups).int(),
+        message_rows=index,
+        sources=index,
         origin="a random model",
     )
     return exposure, y

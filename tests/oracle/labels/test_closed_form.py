@@ -35,20 +35,6 @@ def test_the_margin_is_the_best_corner(seed, groups):
     assert solution.check(exposure).ok
 
 
-def test_inner_points_never_exceed_the_bound():
-    exposure = random_exposure(3)
-    upper = gr.value_range(exposure)
-    draw = torch.Generator().manual_seed(0)
-    for _ in range(50):
-        shares = torch.rand(1, exposure.num_terms, generator=draw, dtype=torch.float64)
-        ratio = exposure.mass / exposure.masses(shares).clamp(min=1e-300)
-        lam = shares * torch.repeat_interleave(ratio.view(1, -1), exposure.segments.diff(), dim=1)
-        values = exposure.logits(lam).numpy()
-        seen = values[upper.lower.member, upper.lower.node, upper.lower.target]
-        assert (seen <= upper.high + 1e-12).all()
-        assert (seen >= upper.low - 1e-12).all()
-
-
 def test_the_witness_attains_the_margin_and_keeps_every_mass():
     exposure = random_exposure(4)
     solution = gr.solve(exposure, truths(4))
@@ -194,15 +180,6 @@ def test_reach_counts_by_hand():
     assert found.best.micro == pytest.approx(2 * best / (2 * best + left.sum()))
     assert "label reach" in str(found)
     assert found.to_frame()["hits"].tolist() == can.sum(0).tolist()
-
-
-def test_macro_is_the_mean_of_labels_and_micro_pools_them():
-    from gnn_repair.f1 import f1_from
-
-    score = f1_from([8, 0], [0, 1], [2, 1])
-    assert score.micro == pytest.approx(16 / 20)
-    assert score.macro == pytest.approx((16 / 18 + 0) / 2)
-    assert f1_from([0], [0], [0]).macro != f1_from([0], [0], [0]).macro
 
 
 # Words, frames, files -----------------------------------------------------------------------------

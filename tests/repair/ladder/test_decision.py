@@ -22,13 +22,10 @@ from gnn_repair.repair.ladder.rungs import (
     decide,
     find,
     likelihoods,
-    mean_gain,
-    mixed,
     nested,
     paired,
     temperature,
     weigh,
-    weights_without,
 )
 
 NODES, CLASSES, FOLDS = 600, 4, 5
@@ -67,15 +64,6 @@ def test_a_nested_estimate_does_not_see_the_label_it_is_asked_about():
         # Nor does the temperature at which its label is judged.
         scales = [temperature(TOLD, y, ~own.unsqueeze(0)) for y in (LABELS, changed)]
         assert torch.equal(*scales)
-
-
-def test_nested_weights_by_hand():
-    without = weights_without(TOLD, LABELS, DEALT, FOLDS)
-    found = nested(TOLD, LABELS, DEALT, FOLDS)
-    for fold in range(FOLDS):
-        own = fold == DEALT
-        torch.testing.assert_close(without[fold], weigh(TOLD[:, ~own], LABELS[~own]))
-        torch.testing.assert_close(found[own], mixed(TOLD[:, own], without[fold]))
 
 
 def test_temperatures():
@@ -153,17 +141,6 @@ def test_gains_of_two_points_are_used_and_noise_is_not():
     assert sum(planted_decision(0.0, seed)[0] for seed in range(40)) <= 2
 
 
-def test_likelihoods_are_at_the_temperature_of_the_other_folds():
-    unlike = torch.where(DEALT.unsqueeze(1) == 0, 4 * TOLD, TOLD)
-    found = likelihoods(unlike, LABELS, DEALT, FOLDS)
-    for fold in range(FOLDS):
-        own = fold == DEALT
-        scale = temperature(unlike[:, ~own], LABELS[~own]).view(-1, 1, 1)
-        scaled = (unlike[:, own] / scale).log_softmax(2)
-        expected = scaled[:, torch.arange(int(own.sum())), LABELS[own]]
-        torch.testing.assert_close(found[:, own], expected)
-
-
 def test_nodes_outside_the_folds_do_not_count():
     some = torch.where(torch.arange(NODES) < 300, DEALT, -1).unsqueeze(0)
     told = torch.stack([TOLD[0], TOLD[1]]).unsqueeze(0)
@@ -171,13 +148,6 @@ def test_nodes_outside_the_folds_do_not_count():
     changed[:, :, 300:] = changed[:, :, 300:].flip(3)
     for mine, other in zip(*(decide(v, LABELS, some, FOLDS) for v in (told, changed)), strict=True):
         assert torch.equal(mine, other)
-
-
-def test_comparisons_are_paired():
-    difference = torch.tensor([0.5, -0.5, 3.0], dtype=torch.float64)
-    gain, error = paired(difference)
-    assert gain == pytest.approx(1.0)
-    assert error == pytest.approx(float((difference.var(correction=0) / 3).sqrt()))
 
 
 @pytest.mark.parametrize(
@@ -197,19 +167,6 @@ def test_the_calibration_error_by_hand(sure, labels, expected):
 
 
 # Findings -----------------------------------------------------------------------------------------
-
-
-def test_gains_by_hand():
-    differences = torch.tensor([[1.0, -1.0, 0.5, 9.0], [0.25, 9.0, 0.75, 9.0]], dtype=torch.float64)
-    judged = torch.tensor([[True, True, True, False], [True, False, True, False]])
-    mean, error, deviation = mean_gain(differences, judged)
-    gains = [torch.tensor([1.0, -1.0, 0.5]), torch.tensor([0.25, 0.75])]
-    assert mean == pytest.approx(sum(float(g.mean()) for g in gains) / 2)
-    errors = [float((g.var(correction=0) / len(g)).sqrt()) for g in gains]
-    assert error == pytest.approx(sum(errors) / 2)
-    assert deviation == pytest.approx(float(torch.stack([g.mean() for g in gains]).std()))
-    judged[0] = False
-    assert mean_gain(differences, judged) == (0.5, pytest.approx(0.25 / 2**0.5), 0.0)
 
 
 def test_findings_by_hand():
@@ -272,14 +229,6 @@ def test_a_finding_needs_two_standard_errors_of_both_measures(gain, nats, clear)
     assert replace(rows, stays=True).advice() == (NOTHING,)
 
 
-def test_advice_names_the_largest_gain_first():
-    rows = Findings((finding(3.0, 2.0), finding(4.0, 2.0, "labels"), finding(9.0, 2.0, label=0)))
-    first, second = rows.advice()
-    assert "4.0 points more; feed known labels" in first and "3.0 points more" in second
-    assert "are worth 3.0 ± 1.0 points more than Frozen" in str(rows.rows[0])
-    assert "3.0 ± 1.0 points less than Frozen on class 1" in str(finding(-3.0, -2.0, label=1))
-
-
 # Tables of a file ---------------------------------------------------------------------------------
 
 
@@ -315,18 +264,6 @@ def at(name, place, value):
     changed = tables()[name].clone()
     changed[place] = value
     return {name: changed}
-
-
-@pytest.mark.parametrize("name", list(tables()))
-def test_every_table_is_needed_in_its_shape_and_type(name):
-    EvidenceLadder(folds=2).check_constants(held())
-    value = tables()[name]
-    other = value.float() if value.dtype != torch.float32 else value.double()
-    for wrong in (None, other, value[:1], value.unsqueeze(-1)):
-        with pytest.raises(InputError):
-            EvidenceLadder(folds=2).check_constants(held(**{name: wrong}))
-    with pytest.raises(InputError, match="a ladder has no constant 'more'"):
-        EvidenceLadder(folds=2).check_constants(held(more=value))
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,6 @@ def test_labels_of_neighbours_are_found_and_the_graph_is_not_blamed():
     assert not any("the graph hurts" in line for line in fitted.findings().advice())
 
 
-def test_a_finding_that_a_rival_overrules_is_not_said():
-    """Features beat the frozen model, but the graph beats them: it does not hurt."""
-    row = climbed("features").findings().of("features")
-    assert row.advice and not replace(row, overruled=True).advice
-
-
 def test_frozen_stays_where_there_is_nothing_to_gain():
     fitted, exposure = climbed("nothing"), planted_exposure("nothing")
     assert fitted.chosen == ("frozen",) and fitted.unchanged.all()
@@ -69,14 +63,14 @@ def test_frozen_stays_where_there_is_nothing_to_gain():
 
 
 def test_on_noise_estimates_are_honest_and_frozen_stays():
-    """Ten graphs without any evidence: 150 validation nodes, three classes.
+    """Six graphs without any evidence: 150 validation nodes, three classes.
 
     The frozen models are trained in full, so each one's epoch was chosen by its validation labels.
     """
     rungs = ("messages", "similar", "features-labels", "smoothed")
     ladder = EvidenceLadder(rungs, hidden=8, budget=replace(BUDGET, epochs=25, patience=10))
     stays, told, true = [], [], []
-    for seed in range(10):
+    for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
         y = torch.randint(3, (450,), generator=generator)
         ends = torch.randint(450, (2, 900), generator=generator)
@@ -100,9 +94,9 @@ def test_on_noise_estimates_are_honest_and_frozen_stays():
         for name in fitted.candidates[1:-1]:
             told.append(float(fitted.out_of_fold[name]))
             true.append(test_accuracy(said[name], data_of(data)))
-    assert sum(stays) >= 9
-    # Ten graphs of 150 nodes each; rungs share them, so no more than ten are independent.
-    error = (1 / 3 * 2 / 3 / 1500) ** 0.5
+    assert sum(stays) >= 5
+    # Six graphs of 150 nodes each; rungs share them, so no more than six are independent.
+    error = (1 / 3 * 2 / 3 / 900) ** 0.5
     assert abs(sum(told) / len(told) - sum(true) / len(true)) < 2 * 2**0.5 * error
 
 

@@ -7,7 +7,6 @@ import torch
 
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair.folds import cross_roles, deal_folds
-from gnn_repair.repair.targets import as_targets
 
 NODES = 400
 LABELS = torch.arange(NODES) % 7 % 4
@@ -37,13 +36,6 @@ def test_labels_outside_validation_do_not_move_a_fold():
     assert torch.equal(deal_folds(VAL, LABELS, 5, 3), deal_folds(VAL, other, 5, 3))
 
 
-def test_folds_are_not_the_order_of_the_nodes():
-    """Nodes of one class land in folds by chance: neighbours share one a fifth of the time."""
-    folds = deal_folds(torch.ones(1, 2000, dtype=torch.bool), torch.zeros(2000).long(), 5, 0)[0]
-    same = float((folds[1:] == folds[:-1]).double().mean())
-    assert 0.15 < same < 0.25
-
-
 def test_a_copy_learns_from_all_but_its_fold_in_the_asked_for_shares():
     folds = deal_folds(VAL, LABELS, 4, 0)
     roles = cross_roles(TRAIN, folds, 4)
@@ -67,14 +59,6 @@ def test_a_copy_may_leave_two_folds_or_none():
             expected = torch.tensor([int(f) >= 0 and int(f) not in left for f in folds[1]])
             assert torch.equal(roles.weights[4 + k] > 0, TRAIN[1] | expected)
             assert torch.equal(roles.judged[4 + k], (folds[1] == k) & (leave > 0))
-
-
-def test_targets_are_the_chosen_ones_in_order_and_padding_repeats():
-    chosen = torch.tensor([[0, 1, 0, 1, 1], [0, 0, 1, 0, 0]], dtype=torch.bool)
-    targets = as_targets(chosen, torch.tensor([9, 8, 7, 6, 5]))
-    assert targets.positions.tolist() == [[1, 3, 4], [2, 2, 2]]
-    assert targets.labels.tolist() == [[8, 6, 5], [7, 7, 7]]
-    assert targets.sizes.tolist() == [3, 1]
 
 
 def test_folds_that_cannot_be_are_refused():

@@ -68,15 +68,6 @@ def test_every_head_is_its_arithmetic(backbone):
                 torch.testing.assert_close(found[r, s, k], raw.log_softmax(1))
 
 
-def test_heads_that_keep_the_model_start_as_the_model():
-    sources = sources_of(task_of())
-    heads = Heads(NAMES, sources, COPIES, HIDDEN)
-    found = heads.log_probs(heads.initial(0))
-    for r, name in enumerate(NAMES):
-        frozen = sources.frozen.log_softmax(2).unsqueeze(1).expand_as(found[r])
-        assert torch.allclose(found[r], frozen) == RUNGS[name].keeps
-
-
 def trainee_of(task) -> LadderTrainee:
     heads = Heads(NAMES, sources_of(task), COPIES, HIDDEN)
     return LadderTrainee(
@@ -162,16 +153,6 @@ def test_given_epochs_are_kept():
     untrained = heads.log_probs(heads.initial(0))
     torch.testing.assert_close(found.log_probs[0, 0, 0], untrained[0, 0, 0])
     assert not torch.allclose(found.log_probs[0, 0, 1], untrained[0, 0, 1])
-
-
-def test_the_first_eighth_of_the_epochs_is_no_candidate():
-    task = task_of()
-    budget = replace(LADDER, epochs=24, patience=None)
-    found = climb(
-        NAMES, sources_of(task), fold_roles(task, COPIES, 0), task.labels,
-        HeadTraining(COPIES, HIDDEN, 0.0, 0, budget),
-    )  # fmt: skip
-    assert int(found.best_epoch.min()) == 3
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5])
