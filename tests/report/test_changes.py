@@ -38,11 +38,12 @@ def test_every_class_is_asked_and_the_smallest_change_is_admissible_and_wins(wor
     solved = gr.solve(exposure, "all")
     reachable = (solved.margin > 1e-7).reshape(-1, 4)[evidence.nodes]
     np.testing.assert_array_equal(found.reachable, reachable)
-    for i in np.flatnonzero(wrong):
-        node, true = int(evidence.nodes[i]), int(evidence.true_class[i])
-        predicted = int(evidence.predictions[node])
+    for i, node in enumerate(evidence.nodes.tolist()):
+        true, predicted = int(evidence.true_class[i]), int(evidence.predictions[node])
         others = [c for c in range(4) if c not in (true, predicted)]
-        assert found.chance[i] == reachable[i, others].mean()
+        assert found.chance[i] == found.possible[i] == pytest.approx(reachable[i, others].mean())
+        if not wrong[i]:
+            continue
         for c in set(range(4)) - {predicted}:
             (one,) = gr.nearest_reweighting(exposure, torch.full_like(y, c), torch.tensor([node]))
             expected = one.share if reachable[i, c] else np.inf
