@@ -290,7 +290,7 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
     assert {entry.name for entry in tmp_path.iterdir()} == {"toy", "other"}
 
 
-def test_only_ours_and_only_dead_ones_are_removed(tmp_path):
+def test_only_ours_and_only_dead_ones_are_removed(tmp_path, monkeypatch):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     here, elsewhere = atomic._place(), "0123456789ab"
@@ -310,3 +310,13 @@ def test_only_ours_and_only_dead_ones_are_removed(tmp_path):
     save_toy(tmp_path / "toy")
     left = {entry.name for entry in tmp_path.iterdir()} - {"toy"}
     assert left == {names[kind] for kind in ("live", "own", "fresh", "foreign")}
+
+    def forbidden(process: int, number: int) -> None:
+        raise PermissionError
+
+    theirs = tmp_path / "theirs" / names["dead"]  # a process that one may not ask is alive
+    theirs.parent.mkdir()
+    theirs.write_text("")
+    monkeypatch.setattr(os, "kill", forbidden)
+    save_toy(theirs.parent / "toy")
+    assert theirs.exists()
