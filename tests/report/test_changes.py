@@ -91,6 +91,23 @@ def told(browser, path, node: int) -> tuple[str, str, list[str]]:
 
 
 @needs_browser
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_the_tile_of_changes_is_their_median(browser, world, tmp_path, fewer):
+    """The lower of the two in the middle where their number is even."""
+    exposure, y, evidence, _ = world
+    own = evidence.classes.share[np.arange(len(evidence.nodes)), evidence.true_class]
+    chosen = np.flatnonzero(np.isfinite(own))[fewer:]
+    nodes = torch.from_numpy(evidence.nodes[chosen])
+    browser.open(report(exposure, y, tmp_path / "r.html", nodes=nodes))
+    tiles = browser.run(
+        "return [...document.querySelectorAll('.figure')].map(tile => tile.innerText)"
+    )
+    told = next(tile for tile in tiles if "(median)" in tile)
+    median = 100 * np.sort(own[chosen])[(len(chosen) - 1) // 2]
+    assert float(told.split()[0]) == float(f"{median:.2g}")
+
+
+@needs_browser
 def test_the_headline_leads_with_the_smallest_change(browser, world):
     exposure, y, evidence, path = world
     seen = set()
