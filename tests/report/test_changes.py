@@ -168,6 +168,15 @@ def test_a_what_if_keeps_the_plane_in_sight_and_the_table_follows(browser, world
     assert browser.messages() == []
 
 
+class Folded:
+    """A repair of two members that judges itself."""
+
+    nested = torch.tensor([0.0, 1.0])
+
+    def logits(self, exposure):
+        return exposure.frozen_logits[:, exposure.recipients]
+
+
 def test_the_best_repair_is_chosen_on_validation_nodes(tmp_path):
     exposure, y = make_exposure()
     frozen = exposure.frozen_logits[0].float()
@@ -182,6 +191,11 @@ def test_the_best_repair_is_chosen_on_validation_nodes(tmp_path):
     poor = {"nodes": test, "repairs": {"same": 2 * frozen}}
     assert run_of(report(exposure, y, tmp_path / "b.html", val=val, **poor))["best"]["key"] is None
     assert run_of(report(exposure, y, tmp_path / "c.html", **options))["best"] is None
+    pair, y = make_exposure(members=2)
+    for member, key in ((0, None), (1, "folded")):  # each member by its own held-out nodes
+        told = {"member": member, "repairs": {"folded": Folded()}}
+        page = report(pair, y, tmp_path / "d.html", nodes=test, val=val, **told)
+        assert run_of(page)["best"]["key"] == key
 
 
 @needs_browser
