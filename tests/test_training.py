@@ -70,10 +70,11 @@ def test_training_ends_when_nobody_is_left():
     assert trainee.epoch < 40
 
 
-def test_a_diverging_member_stops_with_its_best_state_and_harms_nobody():
+@pytest.mark.parametrize("lost", [torch.nan, torch.inf])
+def test_a_diverging_member_stops_with_its_best_state_and_harms_nobody(lost):
     class Diverging(Scripted):
         def losses(self, trunk: None) -> torch.Tensor:
-            bad = torch.tensor([torch.nan if self.epoch == 3 else 1.0, 1.0])
+            bad = torch.tensor([lost if self.epoch == 3 else 1.0, 1.0])
             return super().losses(trunk) * bad
 
     script = [[0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [5, 5]]

@@ -497,8 +497,9 @@ def _other_classes(
     reachable[rows], decided[rows] = can, known
     if classes > 2:
         others = figures.others
-        chance[rows] = (can & others).sum(1) / (classes - 2)
-        possible[rows] = ((can | ~known) & others).sum(1) / (classes - 2)
+        number = others.sum(1)  # one more where the prediction is right
+        chance[rows] = (can & others).sum(1) / number
+        possible[rows] = ((can | ~known) & others).sum(1) / number
     changes = _sampled_changes(figures, exposure, y) if changes is None else changes
     share, nearest = _least(changes, evidence, exposure, place)
     return ClassEvidence(reachable, decided, share, nearest, chance, possible, figures)

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from gnn_repair.catalog import DatasetSpec, Statistics
 from gnn_repair.checks import check_data
+from gnn_repair.datasets import stratified_splits
+from gnn_repair.datasets.checking import compare
 from gnn_repair.errors import DatasetError, SplitError
 
 
@@ -104,3 +107,16 @@ def test_stated_classes_bound_the_labels() -> None:
     data.classes = 2
     with pytest.raises(DatasetError, match="y is 2 at node 2; classes are 0 to 1"):
         check_data(data)
+
+
+def test_the_shares_of_every_split_are_of_the_labelled_nodes() -> None:
+    y = torch.where(torch.arange(40) < 24, torch.arange(40) % 2, -1)
+    train, val, test = stratified_splits(y, (50, 25, 25), range(10))
+    masks = {"train_mask": train, "val_mask": val, "test_mask": test}
+    data = Data(x=torch.ones(40, 1), edge_index=torch.empty(2, 0), y=y, **masks)
+    spec = DatasetSpec("own", None, Statistics(40, 0, 1, 2, (50, 25, 25)))
+    assert compare(spec, data) == []
+    moved = int(train[:, 7].nonzero()[0])
+    train[moved, 7], val[moved, 7] = False, True
+    shares = ["train_mask 45.8 % (published 50 %)", "val_mask 29.2 % (published 25 %)"]
+    assert compare(spec, data) == shares

@@ -263,7 +263,10 @@ def test_the_command_saves_passes_and_fails(tmp_path, monkeypatch, capsys):
     [found] = json.loads(out)
     assert code == 1 and found["reach after"] < found["reach before"]
     assert {row["class"] for row in found["changes"] if row["before"] == "can"} == {0}
-    assert run(monkeypatch, capsys, "factory_of_check:tilted", *call, "--tolerance", "100")[0] == 0
+    points = 100 * (found["reach before"] - found["reach after"])
+    for tolerance, expected in ((points - 1, 1), (points + 1, 0)):
+        tolerated = (*call, "--tolerance", str(tolerance))
+        assert run(monkeypatch, capsys, "factory_of_check:tilted", *tolerated)[0] == expected
 
 
 TAILED_FACTORY = (

@@ -182,6 +182,32 @@ def test_coefficients_that_are_all_zero_leave_an_empty_group():
     torch.testing.assert_close(exposure.fixed_logits[0], logits)
 
 
+class Normed(Headed):
+    """Running statistics are buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x, edge_index):
+        return self.head(self.last(self.norm(self.first(x, edge_index)), edge_index))
+
+
+def test_whatever_a_model_holds_is_certified_again_when_it_changes():
+    torch.manual_seed(0)
+    model, data = Normed().eval(), graph(0, 20)
+    plan = ExposurePlan(model)
+
+    def certified() -> bool:
+        return plan(data, lambda own, _: own(data.x, data.edge_index)).residual is not None
+
+    assert certified()
+    for held in (*model.parameters(), *model.buffers()):
+        assert not certified()
+        held.data.add_(1)
+        assert certified()
+
+
 def test_relations_that_are_empty_at_first_do_not_decide_about_others():
     """A graph on which no paper cites another comes first."""
 

@@ -38,11 +38,12 @@ def test_every_class_is_asked_and_the_smallest_change_is_admissible_and_wins(wor
     solved = gr.solve(exposure, "all")
     reachable = (solved.margin > 1e-7).reshape(-1, 4)[evidence.nodes]
     np.testing.assert_array_equal(found.reachable, reachable)
-    for i in np.flatnonzero(wrong):
-        node, true = int(evidence.nodes[i]), int(evidence.true_class[i])
-        predicted = int(evidence.predictions[node])
+    for i, node in enumerate(evidence.nodes.tolist()):
+        true, predicted = int(evidence.true_class[i]), int(evidence.predictions[node])
         others = [c for c in range(4) if c not in (true, predicted)]
-        assert found.chance[i] == reachable[i, others].mean()
+        assert found.chance[i] == found.possible[i] == pytest.approx(reachable[i, others].mean())
+        if not wrong[i]:
+            continue
         for c in set(range(4)) - {predicted}:
             (one,) = gr.nearest_reweighting(exposure, torch.full_like(y, c), torch.tensor([node]))
             expected = one.share if reachable[i, c] else np.inf
@@ -87,6 +88,23 @@ def told(browser, path, node: int) -> tuple[str, str, list[str]]:
     )
     panel = browser.text("#certificate").replace("−", "-")
     return browser.text("#certificate .headline"), panel, chips
+
+
+@needs_browser
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_the_tile_of_changes_is_their_median(browser, world, tmp_path, fewer):
+    """The lower of the two in the middle where their number is even."""
+    exposure, y, evidence, _ = world
+    own = evidence.classes.share[np.arange(len(evidence.nodes)), evidence.true_class]
+    chosen = np.flatnonzero(np.isfinite(own))[fewer:]
+    nodes = torch.from_numpy(evidence.nodes[chosen])
+    browser.open(report(exposure, y, tmp_path / "r.html", nodes=nodes))
+    tiles = browser.run(
+        "return [...document.querySelectorAll('.figure')].map(tile => tile.innerText)"
+    )
+    told = next(tile for tile in tiles if "(median)" in tile)
+    median = 100 * np.sort(own[chosen])[(len(chosen) - 1) // 2]
+    assert float(told.split()[0]) == float(f"{median:.2g}")
 
 
 @needs_browser
@@ -150,6 +168,15 @@ def test_a_what_if_keeps_the_plane_in_sight_and_the_table_follows(browser, world
     assert browser.messages() == []
 
 
+class Folded:
+    """A repair of two members that judges itself."""
+
+    nested = torch.tensor([0.0, 1.0])
+
+    def logits(self, exposure):
+        return exposure.frozen_logits[:, exposure.recipients]
+
+
 def test_the_best_repair_is_chosen_on_validation_nodes(tmp_path):
     exposure, y = make_exposure()
     frozen = exposure.frozen_logits[0].float()
@@ -164,6 +191,11 @@ def test_the_best_repair_is_chosen_on_validation_nodes(tmp_path):
     poor = {"nodes": test, "repairs": {"same": 2 * frozen}}
     assert run_of(report(exposure, y, tmp_path / "b.html", val=val, **poor))["best"]["key"] is None
     assert run_of(report(exposure, y, tmp_path / "c.html", **options))["best"] is None
+    pair, y = make_exposure(members=2)
+    for member, key in ((0, None), (1, "folded")):  # each member by its own held-out nodes
+        told = {"member": member, "repairs": {"folded": Folded()}}
+        page = report(pair, y, tmp_path / "d.html", nodes=test, val=val, **told)
+        assert run_of(page)["best"]["key"] == key
 
 
 @needs_browser

@@ -12,6 +12,7 @@ from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach, solve
+from gnn_repair.oracle.metrics import summarise
 from gnn_repair.oracle.problems import FAILED
 from gnn_repair.reporting import gather
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
@@ -67,10 +68,11 @@ def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others():
     exposure, y = make_exposure(groups=2)
     nodes = torch.arange(5, 25)
     found = reach(exposure, y, nodes)
+    turned = summarise(exposure, solve(exposure, "all", nodes.flip(0)), y)
     own = gather(exposure, y, nodes, others=True)
-    for shown in (nodes, torch.arange(5, 15)):
-        given = gather(exposure, y, shown, others=True, answers=(found, found.changes))
-        assert (given.classes.figures is found) == (shown is nodes)
+    for shown, told in ((nodes, found), (torch.arange(5, 15), found), (nodes, turned)):
+        given = gather(exposure, y, shown, others=True, answers=(told, told.changes))
+        assert (given.classes.figures is told) == (shown is nodes and told is found)
         rows = [own.nodes.tolist().index(node) for node in given.nodes]
         for name in ("margin", "rival_weights"):
             np.testing.assert_allclose(getattr(given, name), getattr(own, name)[rows], atol=1e-9)

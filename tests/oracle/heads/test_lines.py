@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -174,6 +175,23 @@ def test_a_linear_operation_agrees_with_itself(name):
     pulled = sum(((c @ x.unsqueeze(2))[..., 0] for c, x in zip(parts, points, strict=True)), 0.0)
     pulled = pulled + (0.0 if offset is None else (outer @ offset.unsqueeze(2))[..., 0])
     torch.testing.assert_close(pulled, total, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_sign_that_is_claimed_is_that_of_every_value(name):
+    """Of the operation, and of the same without negative constants; 2: positive, 1: not below 0."""
+    operation, count = LINEAR[name]
+    plain = {n: c.abs() for n, c in operation.constants() if c.is_floating_point()}
+    plain |= {"factors": (2.0, 0.5)} if name == "add" else {}
+    nodes, normal, claimed = torch.arange(NODES), draw(8), set()
+    for one, signs in product(
+        (operation, replace(operation, **plain)), product(range(3), repeat=count)
+    ):
+        inputs = [normal(NODES, 6).clamp(min=(-9.0, 0.0, 1e-9)[sign]) for sign in signs]
+        value, sign = one.evaluate(inputs, nodes), one.sign(signs)
+        claimed.add(sign)
+        assert sign < 1 or bool((value > 0 if sign == 2 else value >= 0).all())
+    assert 2 in claimed
 
 
 def test_one_division_by_a_positive_number_is_multiplied_out():
