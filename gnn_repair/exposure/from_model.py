@@ -17,16 +17,16 @@ from gnn_repair.exposure.calling import (
     ModelOnData,
     as_batch,
     batch_of_one,
+    batches_of,
     check_expected,
     of_subgraph,
     on_data,
     one_graph,
 )
-from gnn_repair.exposure.checks import Outputs, check_outputs
-from gnn_repair.exposure.data import batches_of
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.exposure.heads.logit_form import TAKEN_OFF
 from gnn_repair.exposure.parts import joined
+from gnn_repair.exposure.pieces import Outputs, check_outputs
 from gnn_repair.exposure.record.exposing import Wanted, expose_subject
 from gnn_repair.exposure.state import (
     dense_parts,

@@ -19,9 +19,8 @@ from torch import Tensor
 from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.checks import require_outputs
 from gnn_repair.exposure.heads.head import followed_by
-from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.pieces import NodeNames, require_outputs
 from gnn_repair.methods import METHODS, title_of
 from gnn_repair.oracle.heads.search import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach

@@ -36,7 +36,7 @@ def test_large_messages_are_certified_by_their_aggregate(monkeypatch) -> None:  
     model = Net(4, 8, 3).eval()
     usual = gr.expose(model, data)
     monkeypatch.setattr("gnn_repair.exposure.record.replay.LARGEST_MESSAGES", 10)
-    monkeypatch.setattr("gnn_repair.exposure.parts.NUMBERS", 50)
+    monkeypatch.setattr("gnn_repair.exposure.pieces.NUMBERS", 50)
     large = gr.expose(model, data)
     assert large.residual is not None and large.residual <= 1e-5
     torch.testing.assert_close(large.logits(), usual.logits(), rtol=0, atol=1e-6)

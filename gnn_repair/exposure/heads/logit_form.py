@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import (
     Activation,
     Add,
@@ -24,7 +26,7 @@ from gnn_repair.exposure.heads.operations import (
     Select,
     Softmax,
 )
-from gnn_repair.exposure.parts import mixture_of
+from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.kernels import Pattern
 
@@ -49,7 +51,7 @@ def without_sigmoid(head: HeadGraph) -> HeadGraph:
     rest = head.operations[:-1]
     if read == len(rest):
         return HeadGraph(head.width, rest)
-    width = _width_of(head, read)
+    width = _widths(head)[read]
     return HeadGraph(head.width, (*rest, Select((read,), torch.arange(width))))
 
 
@@ -65,7 +67,7 @@ def logit_head(head: HeadGraph) -> HeadGraph | None:
         return None
     if not isinstance(before, Softmax) or before.log or before.size != 2:
         return None
-    if _width_of(head, before.inputs[0]) != 2:
+    if _widths(head)[before.inputs[0]] != 2:
         return None
     assert isinstance(last, Select)
     chosen = int(last.index)
@@ -75,11 +77,12 @@ def logit_head(head: HeadGraph) -> HeadGraph | None:
     return HeadGraph(head.width, (*head.operations[:-2], difference))
 
 
-def _width_of(head: HeadGraph, number: int) -> int:
+def _widths(head: HeadGraph) -> list[int]:
+    """Of every value, the aggregate's first."""
     device = next((t.device for op in head.operations for _, t in op.constants()), None)
     zero = torch.zeros(1, head.width, dtype=torch.float64, device=device)
     nodes = torch.zeros(1, dtype=torch.long, device=device)
-    return head.values(zero, nodes)[number].shape[1]
+    return [value.shape[1] for value in head.values(zero, nodes)]
 
 
 def is_affine(head: HeadGraph) -> bool:
@@ -88,10 +91,13 @@ def is_affine(head: HeadGraph) -> bool:
 
 
 def in_logits(exposure: Exposure) -> Exposure:
-    """Labels whose probabilities the model gives, as labels whose logits it gives."""
-    if exposure.head is None or not ends_in_sigmoid(exposure.head):
+    """Labels whose probabilities the model gives, as labels whose logits it gives.
+
+    One column of a softmax of two is the sigmoid of their difference.
+    """
+    head = None if exposure.head is None else logit_head(exposure.head)
+    if head is None:
         return exposure
-    head = without_sigmoid(exposure.head)
     aggregate = replace(exposure.aggregate, called=exposure.called + TAKEN_OFF)
     if is_affine(head):
         return folded(aggregate, head, exposure.residual)
@@ -100,6 +106,25 @@ def in_logits(exposure: Exposure) -> Exposure:
     replay = exposure.replay
     run = None if replay is None else logit_of(replay)
     return aggregate.with_head(head, logits, exposure.residual, run)
+
+
+def as_two_classes(exposure: Exposure) -> Exposure:
+    """The classes (0, z) of one logit z per node."""
+    replay = exposure.replay
+    changed: dict[str, Any] = {
+        "outputs": "classes",
+        "frozen_logits": pad(exposure.frozen_logits, (1, 0)),
+        "replay": None if replay is None else lambda given: pad(replay(given), (1, 0)),
+    }
+    if exposure.head is None:
+        for name in ("contributions", "fixed_logits"):
+            changed[name] = pad(getattr(exposure, name), (1, 0))
+        return replace(exposure, **changed)
+    weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
+    last = Affine((len(exposure.head.operations),), weight, torch.zeros_like(weight[:, 0]))
+    operations = [*exposure.head.operations, last]
+    made = simplified(operations, [*_widths(exposure.head), 2], len(operations))
+    return replace(exposure, head=HeadGraph(exposure.head.width, tuple(made)), **changed)
 
 
 def logit_of(replay: Replay) -> Replay:

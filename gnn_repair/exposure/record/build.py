@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.data import TypedGraph
+from gnn_repair.exposure.calling import TypedGraph
 from gnn_repair.exposure.heads.building import Frame, Places
-from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
 from gnn_repair.exposure.record.filters import polynomial
 from gnn_repair.exposure.value import Exposure, Group, derived_exposure

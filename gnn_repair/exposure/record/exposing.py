@@ -9,18 +9,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.calling import ModelOnData, check_expected
-from gnn_repair.exposure.checks import EXACT, Outputs, excused, residual_limit
-from gnn_repair.exposure.data import count_classes, field, field_names
+from gnn_repair.exposure.calling import (
+    ModelOnData,
+    Reading,
+    check_expected,
+    check_numbers,
+    count_classes,
+    field,
+    field_names,
+    graphs_told,
+    read_output,
+)
 from gnn_repair.exposure.heads.head import affine_start, simplified
-from gnn_repair.exposure.heads.logit_form import folded, is_affine
+from gnn_repair.exposure.heads.logit_form import as_two_classes, folded, in_logits, is_affine
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
-from gnn_repair.exposure.output import Reading, check_numbers, graphs_told, read_output
+from gnn_repair.exposure.pieces import EXACT, Outputs
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, site_of
 from gnn_repair.exposure.record.build import (
     Block,
@@ -53,9 +62,11 @@ from gnn_repair.exposure.record.replay import (
     Replay,
     captured,
     certify,
+    excused,
     mixture_in,
     random_admissible,
     redone,
+    residual_limit,
 )
 from gnn_repair.exposure.record.words import (
     SUMS,
@@ -135,7 +146,7 @@ class Exposing:
             self.graphs = graphs_told(subject.data, output, subject.nodes)
             if self.graphs is not None:
                 rows = self.graphs
-                classes = count_classes(subject.data, rows) or subject.classes
+                classes = count_classes(field(subject.data, "y"), rows) or subject.classes
 
         about = subject.labelled if self.graphs is None else subject.data
         return read_output(output, rows, classes, self.wanted.outputs, about)
@@ -224,7 +235,7 @@ class Exposing:
             if not gap <= 10 * EXACT[logits.dtype]:
                 raise ExposureRefused(changing(self.model, self.run, first, gap))
             try:
-                embedding = head.embedding(logits, self.read.binary)
+                embedding = head.embedding(logits, self.kind)
                 return self._from_record(record, logits, embedding, recorder.store.values)
             except DivergedError as diverged:
                 if last:  # caches were filled by the first run
@@ -235,7 +246,7 @@ class Exposing:
     def _check_expected(self, logits: Tensor) -> None:
         assert self.read is not None
         if self.wanted.expected is not None:
-            shown = logits[:, int(self.read.outputs != "classes") :]
+            shown = pad(logits, (1, 0)) if self.read.binary else logits
             noun = "node" if self.graphs is None else "graph"
             check_expected(self.wanted.expected, shown, self.read.binary, self.called, noun)
 
@@ -338,7 +349,9 @@ class Exposing:
         builder = capture.tracer.builder
         value, _ = builder.flat(capture.tracer.output(output))
         operations = simplified(builder.operations, builder.widths, value)
-        operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
+        shifted = False
+        if self.kind == "classes":
+            operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
         extracted = affine_start(operations, plan.width, device)
         return Captured(
             analysis, sites, capture.kept, plan.offsets, extracted, shifted, capture.beside
@@ -360,8 +373,8 @@ class Exposing:
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         if self.wanted.gradients:
             exposure.__dict__.pop("mass", None)  # worked out by the certificate, without gradients
-        assert self.read is not None
-        return self.read.finished(exposure)
+        exposure = in_logits(exposure) if self.kind == "labels" else exposure
+        return as_two_classes(exposure) if self.binary else exposure
 
     def _assembled(
         self, found: Captured, logits: Tensor, embedding: Tensor | None
@@ -435,8 +448,9 @@ class Exposing:
             embedding=None if embedding is None else embedding.unsqueeze(0),
             called=self.called,
             fingerprint=fingerprint_of_model(
-                self.model, self.wanted.hops, logits.shape[1] - self.anchored
+                self.model, self.wanted.hops, logits.shape[1] + self.binary
             ),
+            outputs=self.kind,
             names=names,
             graph_starts=starts,
             held=self._held(analysis, own),
@@ -482,9 +496,16 @@ class Exposing:
         return blocks if graph is None else [of_sender_type(block, graph) for block in blocks]
 
     @property
-    def anchored(self) -> bool:
+    def binary(self) -> bool:
+        """Whether one logit stands for two classes."""
         assert self.read is not None
-        return self.read.outputs != "classes"
+        return self.read.binary
+
+    @property
+    def kind(self) -> str:
+        """What outputs are while the model is exposed: of two classes the second is a label."""
+        assert self.read is not None
+        return "labels" if self.read.binary else self.read.outputs
 
     def where(self, module: str) -> str:
         """Such as ```conv1` (GCNConv)``."""

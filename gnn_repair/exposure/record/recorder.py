@@ -25,8 +25,7 @@ from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import Linear, MessagePassing
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.checks import centre
-from gnn_repair.exposure.output import two_classes
+from gnn_repair.exposure.pieces import centre
 from gnn_repair.exposure.record.reductions import (
     NodeRows,
     Reduction,
@@ -60,21 +59,20 @@ class Head:
     read: Tensor | None = None
     gave: Tensor | None = None
 
-    def embedding(self, logits: Tensor, binary: bool) -> Tensor | None:
-        """What it read, [N, k], if what it gave are the logits (up to a shift per node).
+    def embedding(self, logits: Tensor, outputs: str) -> Tensor | None:
+        """What it read, [N, k], if what it gave are the logits (of classes up to a shift per node).
 
         Asked once: what it gave is forgotten, for on a large graph it is large.
         """
-        given, self.gave = self.gave, None
-        if given is None or self.read is None:
+        gave, self.gave = self.gave, None
+        if gave is None or self.read is None or gave.numel() != logits.numel():
             return None
-        gave = two_classes(given) if binary else given
-        if gave.shape != logits.shape:
-            return None
+        gave = gave.reshape(logits.shape)
+        shown = (centre(gave), centre(logits)) if outputs == "classes" else (gave, logits)
         # The same numbers but for a few float32 operations (a log_softmax, a sum) between them.
-        same = torch.allclose(centre(gave), centre(logits), rtol=1e-4, atol=1e-5)
-        if binary and not same:  # of labels a sigmoid may follow, which is taken off
-            same = torch.allclose(gave[:, 1:].sigmoid(), logits[:, 1:], rtol=1e-4, atol=1e-5)
+        same = torch.allclose(*shown, rtol=1e-4, atol=1e-5)
+        if outputs == "labels" and not same:  # a sigmoid may follow, which is taken off
+            same = torch.allclose(gave.sigmoid(), logits, rtol=1e-4, atol=1e-5)
         return self.read if same and self.read.dim() == 2 else None
 
 

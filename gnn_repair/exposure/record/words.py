@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch_geometric.nn import DirGNNConv, MessagePassing, aggr
 from torch_geometric.nn.aggr import Aggregation
 
-from gnn_repair.exposure.calling import ModelOnData
-from gnn_repair.exposure.data import TypedGraph, field, field_names
+from gnn_repair.exposure.calling import ModelOnData, TypedGraph, field, field_names
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite
 from gnn_repair.exposure.record.recorder import RecordedStep
 from gnn_repair.exposure.value import LAST_HOP, Group, HeldPart
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.data import TypedGraph
+    from gnn_repair.exposure.calling import TypedGraph
     from gnn_repair.exposure.record.build import Block
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import torch
 
 from gnn_repair.exposure import Exposure, Group
-from gnn_repair.exposure.parts import mixture_of
+from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.kernels import Pattern
 
 
