@@ -103,7 +103,7 @@ def test_another_threads_exposure_is_checked_meanwhile(served, monkeypatch):
         return assemble(*arguments, **words)
 
     repaired(data.x, data.edge_index)
-    monkeypatch.setattr("gnn_repair.exposure.record.exposing.assemble", assembling)
+    monkeypatch.setattr("gnn_repair.exposure.from_model.assemble", assembling)
     repaired(data.x, data.edge_index)
     assert told == [[True]]
 

@@ -190,7 +190,7 @@ def test_other_graphs_are_not_certified_again(monkeypatch):
     repaired, other = gr.repaired(model, fitted), graph(4, 25)
     expected = fitted.member_logits(gr.expose(model, other))[0]
     repaired(data.x, data.edge_index)
-    monkeypatch.setattr("gnn_repair.exposure.record.exposing.certify", None)
+    monkeypatch.setattr("gnn_repair.exposure.from_model.certify", None)
     found = repaired(other.x, other.edge_index)
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
 

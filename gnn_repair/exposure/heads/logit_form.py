@@ -120,10 +120,10 @@ def as_two_classes(exposure: Exposure) -> Exposure:
         for name in ("contributions", "fixed_logits"):
             changed[name] = pad(getattr(exposure, name), (1, 0))
         return replace(exposure, **changed)
-    weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
-    last = Affine((len(exposure.head.operations),), weight, torch.zeros_like(weight[:, 0]))
-    operations = [*exposure.head.operations, last]
-    made = simplified(operations, [*_widths(exposure.head), 2], len(operations))
+    count = len(exposure.head.operations)
+    zero = Constant((), exposure.frozen_logits.new_zeros(1))
+    operations = [*exposure.head.operations, zero, Concatenate((count + 1, count))]
+    made = simplified(operations, [*_widths(exposure.head), 1, 2], len(operations))
     return replace(exposure, head=HeadGraph(exposure.head.width, tuple(made)), **changed)
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.calling import TypedGraph
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
-from gnn_repair.exposure.record.filters import polynomial
-from gnn_repair.exposure.value import Exposure, Group, derived_exposure
+from gnn_repair.exposure.value import LAST_HOP, Exposure, Group, derived_exposure
 from gnn_repair.kernels import Pattern, mix
 
 
@@ -707,3 +714,279 @@ def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -
         )
     counts = torch.bincount(first, minlength=graphs)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+# Names ------------------------------------------------------------------------------------------
+
+
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+WEIGHED = {
+    "sum": "1 per {noun}",
+    "mean": "1 / its number of {noun}s",
+    "attention": "attention",
+    "weighted": "a weight that the model computes",
+    "scaled": "the graph's number per {noun} (weights, degrees)",
+}
+"""By how sums are weighed: what α is."""
+
+
+def holder_of(modules: Mapping[str, nn.Module], name: str) -> tuple[str, nn.Module | None]:
+    """The convolution, the aggregation, or else the module in which an operation happens."""
+    parts = name.split(".") if name else []
+    outer = [".".join(parts[:count]) for count in range(len(parts), -1, -1)]
+    for kind in (MessagePassing, Aggregation):
+        for prefix in outer:
+            if isinstance(modules.get(prefix), kind):
+                return prefix, modules[prefix]
+    return name, modules.get(name)
+
+
+def group_words(
+    analysis: Analysis, modules: Mapping[str, nn.Module], blocks: Sequence[Block],
+    graph: TypedGraph | None, pooled: bool,
+) -> Iterator[Group]:  # fmt: skip
+    """A group for every block, with a name of its own and a rule."""
+    found = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
+    keys = [(group.name, holder) for group, holder, _ in found]
+    several = {name for name, count in Counter(name for name, _ in set(keys)).items() if count > 1}
+    used = Counter[tuple[str, str]]()
+    for key, (group, holder, module) in zip(keys, found, strict=True):
+        name = group.name
+        alike = [b for b, other in zip(blocks, keys, strict=True) if other == key]
+        if name in several and holder:
+            name = f"{name} ({holder if graph is None else _outer(holder)})"
+        sums = len({id(b.pieces[0].site) for b in alike})
+        if sums < len(alike):
+            kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
+            name = f"{name} {kind} {used[key]}"
+        elif len(alike) > 1:
+            relations = hasattr(module, "num_relations")
+            name = f"{name} relation {used[key]}" if relations else f"{name} {used[key] + 1}"
+        used[key] += 1
+        yield replace(group, name=name)
+
+
+def _outer(name: str) -> str:
+    """A convolution's name without the relation's at its end: ``conv2`` or ``convs.1``."""
+    parts = [part for part in name.split(".") if "__" not in part]
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "convs" else parts)
+
+
+def _named(
+    analysis: Analysis, modules: Mapping[str, nn.Module], block: Block, blocks: Sequence[Block],
+    graph: TypedGraph | None, pooled: bool,
+) -> tuple[Group, str, nn.Module | None]:  # fmt: skip
+    """The group of a block before names are told apart, its module's name, and the module."""
+    site = block.pieces[0].site
+    name, module = holder_of(modules, analysis.record.steps[site.step].module)
+    convolution = isinstance(module, MessagePassing | Aggregation)
+    kind = type(module).__name__ if convolution else _kind(site)
+    how, rule, origin = _rule(analysis, site, block, blocks, pooled)
+    if pooled:
+        kind = f"{how} pool"
+    base = name or kind
+    if graph is not None:
+        base = _relation(analysis, site, block, graph) or base
+    if site.powers is not None:
+        base = f"{name} {power_label(site.powers.coefficients)}".strip()
+    elif block.kind is not None and graph is None:
+        base = f"{base} relation {block.kind}"
+    if site.shortened:
+        base, rule = f"{base} last hop", f"{rule}; {LAST_HOP}"
+    return Group(base, f"{kind}: {rule}", origin), name, module
+
+
+def _kind(site: FinalSite) -> str:
+    if site.reduction.matrix is not None:
+        return "matrix product"
+    return "mean" if site.reduction.mean else "sum"
+
+
+def _weighing(analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block]) -> str:
+    """How a sum weighs its messages, as the coefficients show; no answer depends on it."""
+    mean = bool(site.after) or site.reduction.mean
+    for how in ("mean", "sum") if mean else ("sum", "mean"):
+        if _are_ones(block, by_count=how == "mean"):
+            return how
+    of, site = site, site.members[0] if site.members else site
+    factors = () if site.parts is None else site.parts.factors
+    numbers = [site.reduction.matrix, *(factor.value for factor in factors)]
+    if not any(n is not None and analysis.value(n).live for n in numbers):
+        return "scaled"
+    mass = block.coefficients.new_zeros(of.reduction.size, dtype=torch.float64)
+    for one in blocks:  # relations may share a softmax
+        first = one.pieces[0]
+        if first.site is of and first.channels[:1] == block.pieces[0].channels[:1]:
+            mass.index_add_(0, one.recipients, one.coefficients.double())
+    whole = bool(((mass[mass != 0] - 1).abs() < 1e-4).all())
+    return "attention" if whole else "weighted"
+
+
+def _are_ones(block: Block, by_count: bool) -> bool:
+    """Whether coefficients are 1, or 1 / the recipient's number of entries."""
+    alpha = block.coefficients
+    if by_count and len(alpha):
+        alpha = alpha * torch.bincount(block.recipients)[block.recipients]
+    return not len(alpha) or all(abs(float(end) - 1) < 1e-4 for end in torch.aminmax(alpha))
+
+
+def power_label(powers: Sequence[float]) -> str:
+    """Such as ``Â²``."""
+    used = [k for k, c in enumerate(powers) if c]
+    if len(used) == 1 and powers[used[0]] == 1.0:
+        return {0: "I", 1: "Â"}.get(used[0], "Â" + str(used[0]).translate(SUPERSCRIPT))
+    return f"Σ γₖ Âᵏ, K = {len(powers) - 1}"
+
+
+def _rule(
+    analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block], pooled: bool
+) -> tuple[str, str, str]:
+    """How messages are weighed, what α and h are, and where α comes from."""
+    if site.powers is not None:
+        label = power_label(site.powers.coefficients)
+        return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
+    how, noun = _weighing(analysis, site, block, blocks), site.sender if pooled else "message"
+    said = WEIGHED[how].format(noun=noun)
+    after = " / count" if site.after or site.reduction.mean else ""
+    site = site.members[0] if site.members else site
+    parts = site.parts
+    if site.reduction.matrix is not None or parts is None:
+        assert site.reduction.matrix is not None
+        live = analysis.value(site.reduction.matrix).live
+        origin = "the model" if live else "the matrix itself"
+        said = said if live or pooled else "the matrix's entry"
+        return how, f"α = {said}, h = the row that is multiplied", origin + after
+    state = "the whole message" if parts.table is None else "the sender's row"
+    state = f"the {noun}'s row".replace("row's ", "") if pooled else state
+    values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
+    told = [value.name or ("the model" if value.live else "the graph") for value in values]
+    origin = " × ".join(dict.fromkeys(told)) or "the sum itself"
+    return how, f"α = {said}, h = {state}", origin + after
+
+
+def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGraph) -> str:
+    """The relation whose edges a sum goes over, if the record shows one."""
+    relations = list(graph.edges)
+    if block.kind is not None and site.reduction.relations is not None:
+        itself = f"{graph.node_type} to itself"
+        return " ".join(relations[block.kind]) if block.kind >= 0 else itself
+    matrix = [] if site.reduction.matrix is None else [site.reduction.matrix]
+    above = analysis.leaves_above(matrix)
+    found = [r for r, edges in graph.edges.items() if id(edges) in above]
+    if len(found) == 1:
+        return " ".join(found[0])
+    known = block.sources[block.sources >= 0]
+    kinds = {graph.kind_of(int(end)) for end in (known.min(), known.max())} if len(known) else set()
+    return f"{kinds.pop()} to {graph.node_type}" if len(kinds) == 1 else ""
+
+
+# Powers of an operator ---------------------------------------------------------------------------
+
+
+NOISE = 1e-15
+"""Entries this small beside the largest are rounding left over by cancelling paths."""
+
+
+def polynomial(
+    recipients: Tensor, rows: Tensor, coefficients: Tensor, size: int, powers: Sequence[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Recipients, sources and entries of Σ γ_k Â^k."""
+    place = (recipients.cpu().numpy(), rows.cpu().numpy())
+    hop = sparse.coo_matrix(
+        (coefficients.double().cpu().numpy(), place), shape=(size, size)
+    ).tocsr()
+
+    def applied(start: Any) -> Iterator[Any]:
+        power, total = start, powers[0] * start
+        for coefficient in powers[1:]:
+            power = power @ hop
+            if coefficient:
+                total = total + coefficient * power
+        yield total.tocsr()
+
+    if len(powers) > 2:
+        refuse_too_large(estimated_terms(applied, size), size)
+    (total,) = applied(sparse.identity(size, format="csr"))
+    total.sum_duplicates()
+    values = total.data.copy()
+    values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0
+    kept = values != 0
+    counted = np.repeat(np.arange(size), np.diff(total.indptr))
+    return (
+        torch.from_numpy(counted[kept]).to(coefficients.device),
+        torch.from_numpy(total.indices.astype(np.int64)[kept]).to(coefficients.device),
+        torch.from_numpy(values[kept]).to(coefficients),
+    )
+
+
+LARGEST = 1 << 30
+"""Terms beyond which to refuse in any case: places of terms are 32-bit numbers."""
+BYTES_PER_TERM = 80
+"""Peak memory while exposing a product of hops, measured: 44 to 65 bytes, rounded up."""
+SHARE = 0.8
+"""Of the memory that is available; the rest is for the model and for what follows."""
+NOTEWORTHY = 1 << 25
+"""Terms from which on the size is told before the work begins: it will take a while."""
+SAMPLED_ENTRIES = 1 << 24
+"""Numbers that a sample of rows may form: about 200 MB, a second's work."""
+FEWEST, MOST = 8, 256
+"""Rows in a sample."""
+
+
+def estimated_terms(operators: Callable[[Any], Iterable[Any]], nodes: int) -> int:
+    """How many nonzeros a filter's operators have together, from some of their rows.
+
+    Args:
+        operators: from a matrix S [m, N] the products S P(Â) for the filter's polynomials P.
+        nodes: N.
+    """
+    count = min(nodes, max(FEWEST, min(MOST, SAMPLED_ENTRIES // max(nodes, 1))))
+    rows = np.random.default_rng(0).choice(nodes, size=count, replace=False)
+    sample = sparse.identity(nodes, format="csr")[np.sort(rows)]
+    found = sum(int(operator.nnz) for operator in operators(sample))
+    return round(found * nodes / count)
+
+
+def refuse_too_large(terms: int, nodes: int) -> None:
+    """Raise where the terms do not fit the machine; say it where they are many."""
+    needed, free = terms * BYTES_PER_TERM, available_memory()
+    size = (
+        f"the paths of several hops between {nodes:,} nodes make about {terms:,} terms "
+        f"({needed / 2**30:.1f} GiB while exposing"
+    )
+    last = "use hops='last' to expose the last hop alone"
+    if free is not None and needed > SHARE * free:
+        raise ExposureRefused(f"{size}, of {free / 2**30:.1f} GiB available); {last}")
+    if terms > LARGEST:
+        raise ExposureRefused(f"{size}), more than {LARGEST:,}; {last}")
+    if terms > NOTEWORTHY:
+        warnings.warn(f"{size}); {last}", stacklevel=2)
+
+
+def available_memory() -> int | None:
+    """Bytes that a process may still take; None where the system does not tell."""
+    limits = [_meminfo(), _control_group()]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else None
+
+
+def _meminfo() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    except (OSError, StopIteration, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _control_group() -> int | None:
+    """What a container's limit leaves."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = int((folder / "memory.max").read_text(encoding="ascii"))
+        return limit - int((folder / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
