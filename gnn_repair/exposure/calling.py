@@ -36,7 +36,7 @@ from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
 
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.pieces import EXACT, ONE_KIND, NodeNames, Outputs
-from gnn_repair.exposure.state import dense_parts, preserved
+from gnn_repair.exposure.state import is_finite, preserved
 from gnn_repair.exposure.value import Exposure
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -1269,8 +1269,9 @@ def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
     if logits.dtype not in (torch.float32, torch.float64):
         held = {one.dtype for one in model.parameters() if one.is_floating_point()}
         if held <= {torch.float32, torch.float64} and held:
+            told = " and ".join(sorted(map(str, held)))
             raise InputError(
-                f"the model's weights are {_dtypes(held)} but its logits {logits.dtype}, as under "
+                f"the model's weights are {told} but its logits {logits.dtype}, as under "
                 "torch.autocast; take the autocast out of its forward to have it exposed"
             )
         raise InputError(
@@ -1282,25 +1283,16 @@ def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
     what = "the model's logits hold NaN or infinite values"
     weights = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in weights:
-        if _broken(tensor):
+        if not is_finite(tensor):
             raise InputError(f"{what}, and so does its weight `{name}`; train or load it again")
     for name in field_names(data):
         value = field(data, name)
-        if isinstance(value, Tensor) and _broken(value):
+        if isinstance(value, Tensor) and not is_finite(value):
             raise InputError(f"{what}, and so does data.{name}; mend the data")
     raise InputError(
         f"{what} though its weights and data are finite: it overflows {logits.dtype}, or divides "
         "by zero; try model.double() on double data, or scale the features"
     )
-
-
-def _dtypes(held: set[torch.dtype]) -> str:
-    return " and ".join(sorted(str(one) for one in held))
-
-
-def _broken(tensor: Tensor) -> bool:
-    values = dense_parts(tensor)[-1]
-    return values.is_floating_point() and not bool(torch.isfinite(values).all())
 
 
 def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:

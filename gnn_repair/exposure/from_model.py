@@ -85,15 +85,14 @@ from gnn_repair.exposure.record.replay import (
     captured,
     certify,
     excused,
-    mixture_in,
     random_admissible,
     redone,
     residual_limit,
 )
 from gnn_repair.exposure.state import (
     KeptTable,
+    alike,
     changing,
-    dense_parts,
     emptied,
     fingerprint_of_model,
     forget_propagations,
@@ -217,7 +216,7 @@ def _expose_graph(
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
-        found = expose_subject(subject, wanted)
+        found = Exposing(subject, wanted).exposed()
     return of_subgraph(found, data)
 
 
@@ -232,7 +231,7 @@ def _expose_batches(
     each = replace(wanted, expected=None)
     with resting(model), torch.no_grad():
         for batch in batches:
-            parts.append(expose_subject(on_data(model, batch, *calling), each))
+            parts.append(Exposing(on_data(model, batch, *calling), each).exposed())
             if parts[0].graph_starts is None:
                 raise InputError(
                     f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
@@ -282,11 +281,6 @@ class Wanted:
     """Whether the model is run on reweighted messages; otherwise nothing is claimed."""
     gradients: bool = False
     """Whether the exposure carries gradients for what the model is given."""
-
-
-def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposure:
-    """Expose a model on data."""
-    return Exposing(subject, wanted).exposed()
 
 
 class Exposing:
@@ -616,7 +610,8 @@ class Exposing:
             [mixture for several in made for mixture in several],
             channels,
             origin=type(self.model).__name__,
-            fixed=fixed_words(found.shifted),
+            fixed="biases, root and skip terms"
+            + "; log_softmax head: up to a shift common to a node's classes" * found.shifted,
             root=has_root(analysis, self.modules, sites),
             embedding=None if embedding is None else embedding.unsqueeze(0),
             called=self.called,
@@ -695,17 +690,20 @@ class Exposing:
         self, exposure: Exposure, replay: Replay, logits: Tensor, shifted: bool
     ) -> float:
         names = ", ".join(f"`{group.name}`" for group in exposure.groups[:3])
+
+        def broken() -> str:
+            step = replay.first_broken(random_admissible(exposure.aggregate, seed=0))
+            return "" if step is None else broken_words(step, self.where, logits.dtype)
+
         try:
             residual = certify(exposure, replay.run, logits, shifted)
         except InputError as error:
-            broken = replay.first_broken(random_admissible(mixture_in(exposure), seed=0))
-            told = "" if broken is None else f"; {broken_words(broken, self.where, logits.dtype)}"
-            raise ExposureRefused(f"on reweighted messages in {names}, {error}{told}") from error
+            told = "; ".join(filter(None, [str(error), broken()]))
+            raise ExposureRefused(f"on reweighted messages in {names}, {told}") from error
         if residual != residual:
-            broken = replay.first_broken(random_admissible(mixture_in(exposure), seed=0))
-            told = "" if broken is None else broken_words(broken, self.where, logits.dtype)
             raise ExposureRefused(
-                f"on reweighted messages in {names} the model gives NaN or infinite logits: {told}"
+                f"on reweighted messages in {names} the model gives NaN or infinite logits: "
+                + broken()
             )
         limit = residual_limit(self.wanted.tolerance, logits.dtype)
         if not residual <= limit:
@@ -762,12 +760,6 @@ def titled(modules: Mapping[str, nn.Module], name: str) -> str:
     held, module = holder_of(modules, name)
     kind = type(module).__name__
     return f"`{held}` ({kind})" if held else f"the forward of {kind}"
-
-
-def fixed_words(shifted: bool) -> str:
-    """What sits in β, in words."""
-    text = "biases, root and skip terms"
-    return text + "; log_softmax head: up to a shift common to a node's classes" * shifted
 
 
 def held_parts(
@@ -955,7 +947,7 @@ class ExposurePlan:
         certified = not self._is_known()
         wanted = replace(self._wanted, certified=certified, gradients=gradients)
         with resting(self.model), torch.no_grad():
-            exposure = expose_subject(self._subject(data, forward), wanted)
+            exposure = Exposing(self._subject(data, forward), wanted).exposed()
         if certified:
             self._weights = [tensor.detach().clone() for tensor in self._held()]
         return exposure
@@ -976,9 +968,4 @@ class ExposurePlan:
         beside a graph.
         """
         now, known = self._held(), self._weights
-        return known is not None and len(now) == len(known) and all(map(_same, now, known))
-
-
-def _same(left: Tensor, right: Tensor) -> bool:
-    kinds = [(one.device, one.dtype, one.layout, one.shape) for one in (left, right)]
-    return kinds[0] == kinds[1] and all(map(torch.equal, dense_parts(left), dense_parts(right)))
+        return known is not None and len(now) == len(known) and all(map(alike, now, known))

@@ -257,6 +257,25 @@ def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
     return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
+def alike(left: Any, right: Any, tolerance: float = 0.0) -> bool:
+    """Whether two tensors hold the same numbers in the same form."""
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return False
+    forms = [(one.device, one.dtype, one.layout, one.shape) for one in (left, right)]
+    if left is right or forms[0] != forms[1]:
+        return left is right
+    pairs = zip(dense_parts(left), dense_parts(right), strict=True)
+    if not tolerance:
+        return all(torch.equal(one, other) for one, other in pairs)
+    return all(torch.allclose(a, b, rtol=tolerance, equal_nan=True) for a, b in pairs)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether none of its numbers is NaN or infinite."""
+    values = dense_parts(tensor)[-1]
+    return not values.is_floating_point() or bool(torch.isfinite(values).all())
+
+
 def fingerprint_of_model(model: nn.Module, hops: str, classes: int) -> tuple[str, ...]:
     """The fingerprint of a user's model: its class, the way of exposure, parameters and buffers.
 

@@ -23,6 +23,7 @@ from gnn_repair.exposure.record.recorder import (
     is_in_place,
 )
 from gnn_repair.exposure.record.reductions import NodeRows, Reduction, distinct, reshaped
+from gnn_repair.exposure.state import alike
 
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
 """Operations that give no negative numbers."""
@@ -363,13 +364,19 @@ class Analysis:
         roots = [self.value(self.root(read)) for read in step.reads]
         return step.name in ("mm", "addmm") and any(r.step < 0 and r.name and r.live for r in roots)
 
-    def root(self, number: int) -> int:
-        """The value itself, before it was moved, repeated or copied."""
+    def unmoved(self, number: int) -> tuple[int, list[int]]:
+        """The value before it was moved, repeated or copied; and the values on the way there."""
+        passed = list[int]()
         while True:
             step = self.maker(number)
             if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
-                return number
+                return number, passed
+            passed.append(number)
             number = step.args[0].number
+
+    def root(self, number: int) -> int:
+        """The value itself, before it was moved, repeated or copied."""
+        return self.unmoved(number)[0]
 
     def sum_behind(self, number: int) -> int | None:
         """The sum that numbers are, but for a small constant against zero."""
@@ -384,16 +391,12 @@ class Analysis:
 
     def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
         """The value behind moves and repetitions, and which of its numbers stands where."""
-        pushes: list[Push] = [lambda t: t.expand(tuple(shape))]
-        while True:
-            step = self.maker(number)
-            if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
-                break
-            if step.name in MOVES:
-                pushes.append(_mover(step, self.value(number).shape))
-            number = step.args[0].number
+        number, passed = self.unmoved(number)
+        steps = [(self.record.steps[self.value(n).step], self.value(n).shape) for n in passed[::-1]]
+        pushes = [_mover(step, own) for step, own in steps if step.name in MOVES]
         own = self.value(number).shape
-        return number, _pushed(pushes[::-1], torch.arange(prod(own)).view(own))
+        places = torch.arange(prod(own)).view(own)
+        return number, pushed(pushes, places).expand(tuple(shape))
 
     def reached(self, sites: Sequence[FinalSite]) -> set[int]:
         """The operations that depend on what the operations behind some sites make."""
@@ -442,14 +445,11 @@ class Parts:
     """The value with the relation of every entry, where each relation has a matrix of its own."""
 
 
-def _pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
+def pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
+    """A tensor moved as another one was."""
     for push in pushes:
         tensor = push(tensor)
     return tensor
-
-
-def _expansion(shape: tuple[int, ...]) -> Push:
-    return lambda t: t.expand(shape)
 
 
 def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
@@ -475,7 +475,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
     def place_of(value: int, shape: tuple[int, ...]) -> Tensor:
         own = analysis.value(value).shape
         numbers = torch.arange(prod(own)).view(own).expand(shape)
-        return _pushed(pushes[::-1], numbers)
+        return pushed(pushes[::-1], numbers)
 
     while True:
         step, shape = analysis.maker(number), analysis.value(number).shape
@@ -507,7 +507,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
                 break  # a gate that scales a node's row, up or down
             factors.append(Factor(numbers, step.name == "div" and numbers == right.number, place))
             if analysis.value(other).shape != shape:
-                pushes.append(_expansion(shape))
+                pushes.append(lambda t, shape=shape: t.expand(shape))
             number = other
         elif step.name == "neg":
             scale, number = -scale, step.args[0].number
@@ -521,7 +521,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             count = len(shape) - len(inner) + 1
             each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
             try:
-                channels = _pushed(pushes[::-1], each.expand(shape))
+                channels = pushed(pushes[::-1], each.expand(shape))
             except (ValueError, RuntimeError):
                 break
             return Parts(
@@ -934,9 +934,9 @@ def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
             (p.scale, p.table is None, r.mean, [f.inverse for f in p.factors])
             for p, r in ((mine, left), (theirs, right))
         ]
-        if forms[0] != forms[1] or not _equal_tensors(left.recipients, right.recipients):
+        if forms[0] != forms[1] or not alike(left.recipients, right.recipients):
             return False
-        if mine.table is None and not _equal_tensors(left.sources, right.sources):
+        if mine.table is None and not alike(left.sources, right.sources):
             return False
         pairs += [(f.value, g.value) for f, g in zip(mine.factors, theirs.factors, strict=True)]
         pairs += [] if mine.table is None else [(mine.index, theirs.index)]
@@ -947,16 +947,4 @@ def _equal(analysis: Analysis, left: int, right: int) -> bool:
     one, two = analysis.root(left), analysis.root(right)
     if analysis.canonical.get(one, one) == analysis.canonical.get(two, two):
         return True
-    return _equal_tensors(analysis.value(one).kept, analysis.value(two).kept)
-
-
-def _equal_tensors(left: Tensor | None, right: Tensor | None) -> bool:
-    if left is None or right is None or left.layout != right.layout or left.shape != right.shape:
-        return False
-    if left.layout == torch.sparse_coo:
-        return torch.equal(left._indices(), right._indices()) and torch.equal(
-            left._values(), right._values()
-        )
-    if left.layout != torch.strided:
-        return left is right
-    return torch.equal(left, right)
+    return alike(analysis.value(one).kept, analysis.value(two).kept)

@@ -25,7 +25,7 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.calling import TypedGraph
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.pieces import NodeNames
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, pushed
 from gnn_repair.exposure.value import LAST_HOP, Exposure, Group, derived_exposure
 from gnn_repair.kernels import Pattern, mix
 
@@ -313,22 +313,24 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     assert reduction.recipients is not None
     axes, recipients = reduction.axes, reduction.recipients.reshape(-1)
     entries = recipients.numel()
-    whole = parts.channels if parts.channels is not None else None
     shape = analysis.value(reduction.message).shape
-    sample = _first_entry([f.place for f in parts.factors], axes)
+    sample = [_first_entry(factor.place, axes) for factor in parts.factors]
     width = prod(size for a, size in enumerate(shape) if a not in axes)
     last = width if shape[-1:] == () or len(shape) - 1 in axes else shape[-1]
     keys = torch.stack([torch.arange(width) // last, *sample])  # heads and stacks, then numbers
     _, block_of = keys.unique(dim=1, return_inverse=True)
     count = int(block_of.max()) + 1 if block_of.numel() else 0
     order = [int((block_of == b).nonzero()[0]) for b in range(count)]
-    states, rows, by_entry = _states(parts, kept, axes, whole, entries)
+    states, rows, by_entry = _states(parts, kept, axes, entries)
     sources = reduction.sources
     sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
     scale = None if after is None else after[recipients]
     if reduction.mean:
         counts = torch.bincount(recipients, minlength=reduction.size).to(states.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts
+    kinds = reduction.relations
+    if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
+        kinds = kept[parts.kinds].reshape(-1)
     found = []
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
@@ -338,16 +340,10 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
             (SiteChannels(site, channels),), recipients, sources, alpha,
             states if len(channels) == width else states[:, channels], rows, by_entry, scale=scale,
         )  # fmt: skip
-        kinds = reduction.relations if reduction.relations is not None else _kinds(parts, kept)
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():
             chosen = None if kind is None else kinds == kind
             found.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
     return [block for block in found if len(block.recipients)] or found[:1]
-
-
-def _kinds(parts: Parts, kept: Mapping[int, Tensor]) -> Tensor | None:
-    """The relation of every entry, where each has a matrix of its own."""
-    return None if parts.kinds is None else kept[parts.kinds].reshape(-1)
 
 
 def _of_recipients(
@@ -393,34 +389,22 @@ def _to_entries(tensor: Tensor, axes: Sequence[int]) -> Tensor:
     return tensor.permute(*axes, *rest)
 
 
-def _first_entry(places: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
-    return [_to_entries(p, axes)[(0,) * len(axes)].reshape(-1) for p in places]
-
-
-def _moved(parts: Parts, tensor: Tensor) -> Tensor:
-    for push in parts.pushes:
-        tensor = push(tensor)
-    return tensor
+def _first_entry(places: Tensor, axes: Sequence[int]) -> Tensor:
+    return _to_entries(places, axes)[(0,) * len(axes)].reshape(-1)
 
 
 def _states(
-    parts: Parts,
-    kept: Mapping[int, Tensor],
-    axes: Sequence[int],
-    channels: Tensor | None,
-    entries: int,
+    parts: Parts, kept: Mapping[int, Tensor], axes: Sequence[int], entries: int
 ) -> tuple[Tensor, Tensor, bool]:
-    """[M, R] in the message's channels, and the row of every entry."""
+    """[M, R] in the message's channels, the row of every entry, and whether each has its own."""
     if parts.table is None:
-        message = _to_entries(_moved(parts, kept[parts.whole]), axes)
+        message = _to_entries(pushed(parts.pushes, kept[parts.whole]), axes)
         message = message.reshape(entries, prod(message.shape[len(axes) :]))
         return message, torch.arange(entries), True
     table = kept[parts.table].movedim(parts.axis, 0).flatten(1)
-    assert channels is not None and isinstance(parts.index, int)
+    assert parts.channels is not None and parts.index is not None
     table = table if table.dim() > 1 else table.unsqueeze(1)
-    own = _to_entries(channels, axes)[(0,) * len(axes)].reshape(-1)
-    index = kept[parts.index]
-    return table[:, own], index.reshape(-1), False
+    return table[:, _first_entry(parts.channels, axes)], kept[parts.index].reshape(-1), False
 
 
 def _coefficients(
@@ -633,12 +617,7 @@ def _sender_of_states(block: Block, nodes: int) -> Tensor:
 def context_of(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:
     """What repairs see: the convolution's own input where it is a matrix, else what is sent."""
     states = block.states
-    if pooled:
-        total = states.new_zeros(recipients, states.shape[1])
-        total.index_add_(0, block.recipients, states[block.rows])
-        size = torch.bincount(block.recipients, minlength=recipients).clamp(min=1)
-        return Context(states, total / size.unsqueeze(1))
-    if not block.by_entry:
+    if not (block.by_entry or pooled):
         pair = inputs if isinstance(inputs, tuple | list) and len(inputs) == 2 else (inputs, inputs)
         if isinstance(inputs, Mapping) and graph is not None:
             sender = graph.kind_of(int(block.sources.min()) if len(block.sources) else 0)
@@ -648,7 +627,9 @@ def context_of(block: Block, recipients: int, inputs: Any, pooled: bool, graph: 
             return Context(pair[0], pair[1])
         if graph is None and len(states) == recipients:
             return Context(states, states)
-    weights = block.coefficients.abs().unsqueeze(1)
+    weights = (
+        torch.ones_like(block.coefficients) if pooled else block.coefficients.abs()
+    ).unsqueeze(1)
     total = states.new_zeros(recipients, states.shape[1])
     total.index_add_(0, block.recipients, weights * states[block.rows])
     mass = weights.new_zeros(recipients, 1).index_add_(0, block.recipients, weights)

@@ -340,29 +340,26 @@ def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
                 for part, rows in zip(parts, known, strict=True)
             ]
             partial = any(rows is None or rows.partial for rows in known)
-            made.append(NodeRows(_compact(ids, lambda several: join(several, dim)), partial))
+            made.append(NodeRows(_compact(ids, lambda some: join(some, dim), c.out.shape), partial))
         return [tuple(made)]
 
     return after
 
 
-def _compact(ids: list[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
+def _compact(
+    ids: list[Tensor], join: Callable[[list[Tensor]], Tensor], shape: torch.Size
+) -> Tensor:
     """Joined index tensors; what all parts repeat along the last axis is not written out."""
     last = ids[0].dim() - 1
     if last < 1 or any(part.stride(last) != 0 and part.shape[last] > 1 for part in ids):
         return join(ids)
-    whole = join([torch.empty(0).new_empty(part.shape, device="meta") for part in ids]).shape
     try:
         narrow = join([part.narrow(last, 0, 1) for part in ids])
     except RuntimeError:
         return join(ids)
-    if narrow.dim() == len(whole) and narrow.shape[:-1] == whole[:-1] and narrow.shape[-1] == 1:
-        return narrow.expand(whole)
-    # Joined along the channels: the same node in all of them, if it is.
-    first = narrow.narrow(narrow.dim() - 1, 0, 1)
-    if narrow.dim() == len(whole) and bool((narrow == first).all()):
-        return first.expand(whole)
-    return join(ids)
+    first = narrow[..., :1]  # joined along the channels: the same node in all of them, if it is
+    same_node = narrow.dim() == len(shape) and bool((narrow == first).all())
+    return first.expand(shape) if same_node else join(ids)
 
 
 # Gathers -----------------------------------------------------------------------------------------
@@ -471,16 +468,17 @@ def _entry_sum(
     message: Tensor,
     dim: int,
     index: Tensor,
-    base: Tensor | None,
-    mean: bool = False,
+    base: Tensor | None = None,
+    how: str = "sum",
     factor: float = 1.0,
 ) -> list[Behind]:
-    """out[…, index_t, …] += message[…, t, …]."""
+    """out[…, index_t, …] += message[…, t, …]; or a mean, or a maximum and its like: no sum."""
     dim = dim % message.dim()
-    out = c.out
     c.step.mixes = True
-    counted = c.counted(out.shape, dim, index)
-    sender, sources = _senders(c, message, (dim,), index, c.are_nodes(counted))
+    counted = c.counted(c.out.shape, dim, index)
+    sender, sources = "", None
+    if how in ("sum", "mean"):
+        sender, sources = _senders(c, message, (dim,), index, c.are_nodes(counted))
     if sender:
         c.step.reduction = Reduction(
             message=c.number(message),
@@ -489,8 +487,8 @@ def _entry_sum(
             out_axis=dim,
             recipients=index,
             sources=sources,
-            size=out.shape[dim],
-            mean=mean,
+            size=c.out.shape[dim],
+            mean=how == "mean",
             factor=factor,
             relations=_relations(c, index),
             sender=sender,
@@ -571,22 +569,19 @@ def _scattered(c: OpContext) -> list[Behind]:
     how = c.argument(4, "reduce", "sum") if c.step.name.endswith("reduce") else "sum"
     index = index if c.step.name.startswith("index") else _listed(c, index, dim)
     included = c.kwargs.get("include_self", True)
-    if how == "sum" or (how == "mean" and not included):
-        factor = float(c.kwargs.get("alpha", 1))
-        return _entry_sum(c, message, dim, index, base if included else None, how == "mean", factor)
-    c.step.mixes = True
-    return c.each((c.counted(c.out.shape, dim % message.dim(), index),))
+    if how == "mean" and included:
+        how = "mean with the base"  # which counts as a message
+    factor = float(c.kwargs.get("alpha", 1))
+    return _entry_sum(c, message, dim, index, base if included else None, how, factor)
 
 
 def _segment_reduce(c: OpContext) -> list[Behind]:
     data, how = c.args[0], c.args[1]
     lengths: Any = c.kwargs.get("lengths")
     lengths = c.kwargs["offsets"].diff() if lengths is None else lengths
-    places = torch.repeat_interleave(lengths)
-    c.step.mixes = True
-    if how in ("sum", "mean") and c.kwargs.get("axis", 0) == 0:
-        return _entry_sum(c, data, 0, places, None, how == "mean")
-    return c.each((c.counted(c.out.shape, 0),))
+    if c.kwargs.get("axis", 0) != 0:
+        raise ValueError("segments of another axis")
+    return _entry_sum(c, data, 0, torch.repeat_interleave(lengths), how=how)
 
 
 # Extensions: torch_scatter, torch_sparse, pyg-lib ------------------------------------------------
@@ -597,40 +592,31 @@ def _segments(c: OpContext) -> tuple[int, Tensor]:
     pointers = c.args[1]
     dim = pointers.dim() - 1
     listed = pointers if dim == 0 else NodeRows(pointers).along(dim)
-    if listed is None or int(listed[0]) or int(listed[-1]) != c.args[0].shape[dim]:
-        raise ValueError("segments that leave entries out, or differ from row to row")
+    if listed is None:
+        raise ValueError("segments that differ from row to row")
     return dim, torch.repeat_interleave(listed.diff())
 
 
 def _by_segments(c: OpContext) -> list[Behind]:
-    """torch_scatter's sums and means, by pointers or by an index along ``dim`` or its last axis."""
-    source, index, mean = c.args[0], c.args[1], "mean" in c.step.name
-    if c.step.name.endswith("csr"):
-        return _entry_sum(c, source, *_segments(c), None, mean)
-    scattered = c.step.name.startswith("scatter")
+    """torch_scatter's sums, means and maxima, by pointers or by an index along an axis."""
+    source, index, parts = c.args[0], c.args[1], c.step.name.split("_")
+    if parts[-1] == "csr":
+        dim, places = _segments(c)
+        if len(places) != source.shape[dim] or int(index.min()):
+            raise ValueError("segments that leave entries out")
+        return _entry_sum(c, source, dim, places, how=parts[1])
+    scattered = parts[0] == "scatter"
     dim = c.args[2] % source.dim() if scattered else index.dim() - 1
     base = c.argument(3 if scattered else 2, "out")
-    return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, mean)
-
-
-def _extreme_by_index(c: OpContext) -> list[Behind]:
-    """A maximum and its like of every segment: no sum."""
-    c.step.mixes = True
-    scattered = c.step.name.startswith("scatter")
-    dim = c.args[2] if scattered else c.args[1].dim() - 1
-    return c.each((c.counted(c.out.shape, dim % c.out.dim()),))
+    return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, parts[1])
 
 
 def _gather_segments(c: OpContext) -> list[Behind]:
-    index = c.args[1]
-    dim = index.dim() - 1
     if c.step.name == "gather_csr":
-        listed = index if dim == 0 else NodeRows(index).along(dim)
-        index = None if listed is None else torch.repeat_interleave(listed.diff())
-    elif dim:
-        index = NodeRows(index).along(dim)
-    if index is None:
-        raise ValueError("segments that differ from row to row")
+        dim, index = _segments(c)
+    else:
+        dim = c.args[1].dim() - 1
+        index = _listed(c, c.args[1], dim)
     return _picked(c, c.args[0], dim, index)
 
 
@@ -1003,12 +989,9 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "slice_scatter": _into(torch.slice_scatter),
     "nonzero": _nothing,
     **dict.fromkeys(
-        (f"{form}_{how}{end}" for how in ("sum", "mean")
+        (f"{form}_{how}{end}" for how in ("sum", "mean", "max", "min", "mul")
          for form, end in (("segment", "_csr"), ("segment", "_coo"), ("scatter", ""))),
         _by_segments),
-    **dict.fromkeys(
-        ("scatter_max", "scatter_min", "scatter_mul", "segment_max_csr", "segment_min_csr",
-         "segment_max_coo", "segment_min_coo"), _extreme_by_index),
     **dict.fromkeys(("gather_csr", "gather_coo"), _gather_segments),
     **dict.fromkeys((f"spmm_{how}" for how in ("sum", "mean", "min", "max")), _spmm),
     **dict.fromkeys(("segment_matmul", "grouped_matmul"), _rows_stay),

@@ -38,7 +38,7 @@ from gnn_repair.exposure.record.recorder import (
     unfused,
     values_of,
 )
-from gnn_repair.exposure.state import dense_parts, forget_propagations, resting
+from gnn_repair.exposure.state import alike, forget_propagations, is_finite, resting
 from gnn_repair.exposure.value import Exposure
 
 
@@ -78,7 +78,8 @@ class _Counted(TorchDispatchMode):
         """Whether arguments are the recorded ones, as far as no operation made them."""
         if isinstance(shown, Ref):
             value = self.record.values[shown.number]
-            return value.step >= 0 or value.kept is given or _is_equal(value.kept, given)
+            # From outside the same tensors come, but for how threads round.
+            return value.step >= 0 or alike(value.kept, given, tolerance=1e-3)
         if isinstance(shown, tuple):
             return len(shown) == len(given) and all(map(self._is_same, shown, given))
         if isinstance(shown, dict):
@@ -535,7 +536,7 @@ class Replay:
             def handle(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
                 out = super().handle(number, func, args, kwargs)
                 given, made = tensors_in([*args, *kwargs.values()]), tensors_in(out)
-                if not found and all(map(_is_finite, given)) and not all(map(_is_finite, made)):
+                if not found and all(map(is_finite, given)) and not all(map(is_finite, made)):
                     found.append(self.record.steps[number])
                 return out
 
@@ -604,20 +605,6 @@ def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
     return run
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    dense = tensor if tensor.layout == torch.strided else tensor.to_sparse_coo()._values()
-    return not dense.is_floating_point() or bool(torch.isfinite(dense).all())
-
-
-def _is_equal(left: Any, right: Any) -> bool:
-    """Whether two tensors from outside are the same, but for how threads round."""
-    same = isinstance(left, Tensor) and isinstance(right, Tensor) and left.layout == right.layout
-    if not same or left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    pairs = zip(dense_parts(left), dense_parts(right), strict=True)
-    return all(torch.allclose(one, other, rtol=1e-3, equal_nan=True) for one, other in pairs)
-
-
 def _messages(
     old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: Tensor, whole: bool
 ) -> Tensor:
@@ -675,11 +662,6 @@ ROUNDINGS = 16
 """Roundings of the largest logit that a certificate allows beside what moved."""
 
 
-def mixture_in(exposure: Exposure) -> Exposure:
-    """The mixture itself, without a head."""
-    return exposure.aggregate
-
-
 def random_admissible(exposure: Exposure, seed: int) -> Tensor:
     """Random λ ≥ 0 [T] with every group's mass: m_g times shares drawn anew."""
     shape = (1, exposure.num_terms)
@@ -721,7 +703,7 @@ def certify(
     shifted: bool,
 ) -> float:
     """Largest difference of model and exposure over random λ and vertices, beside what moved."""
-    mixture = mixture_in(exposure)
+    mixture = exposure.aggregate
     draws = [
         random_mixed(mixture, seed) for seed in range(2 if mixture.segments.numel() <= FEW else 1)
     ]
