@@ -27,6 +27,8 @@ from gnn_repair.exposure.state import alike
 
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
 """Operations that give no negative numbers."""
+ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
+FILLED = {"full", "full_like", "new_full", "fill"}
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
 JOINED = {"any", "all", "sum", "logical_not", "bitwise_not", "logical_or", "bitwise_or"}
 """Operations by which truth values become one."""
@@ -378,6 +380,14 @@ class Analysis:
         """The value itself, before it was moved, repeated or copied."""
         return self.unmoved(number)[0]
 
+    def is_zero(self, number: int | None) -> bool:
+        """Whether numbers are zero by how they are made."""
+        step = None if number is None else self.maker(self.root(number))
+        if step is None:
+            return number is None
+        filled = [a for a in step.args if isinstance(a, int | float)][-1:]
+        return step.name in ZEROS or (step.name in FILLED and filled == [0])
+
     def sum_behind(self, number: int) -> int | None:
         """The sum that numbers are, but for a small constant against zero."""
         number = self.root(number)
@@ -616,6 +626,21 @@ class FinalSite:
     shortened: bool = False
     """Whether it is a filter's last hop, and earlier hops stay inside h."""
 
+    base: int | None = None
+    """What the sum is added to, where that is not zero."""
+
+    def flat(self, value: Tensor) -> Tensor:
+        """[rows, channels] of a tensor that is laid out as the sum."""
+        moved = value.unsqueeze(0) if self.axis is None else value.movedim(self.axis, 0)
+        return moved.reshape(len(moved), -1)
+
+    def laid_out(self, flat: Tensor, shape: torch.Size) -> Tensor:
+        """The tensor behind what :meth:`flat` gives."""
+        if self.axis is None:
+            return flat.reshape(shape)
+        rest = [size for axis, size in enumerate(shape) if axis != self.axis]
+        return flat.reshape(shape[self.axis], *rest).movedim(0, self.axis)
+
     @property
     def sums(self) -> set[int]:
         """All sums that it is made of."""
@@ -657,7 +682,8 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         )  # fmt: skip
     number, after = step.result, list[After]()
     parts = parts_of(analysis, reduction) if reduction.matrix is None else None
-    while reduction.base is None or not analysis.value(reduction.base).live:
+    base = None if analysis.is_zero(reduction.base) else reduction.base
+    while base is None:
         readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
         if len(readers) != 1:
             break
@@ -671,7 +697,9 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         after.append(found)
         number = reader.result
     rows = analysis.recipient_rows(place, size)
-    return FinalSite(number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows)
+    return FinalSite(
+        number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows, base=base
+    )
 
 
 def _divides_by_count(
@@ -901,7 +929,7 @@ class Filters:
             outside = any(r not in inside for r in readers) or value == self.analysis.record.output
             if outside and value in reached:
                 powers = Powers(other.powers, form.base, sums)
-                exits.append(replace(site, value=value, powers=powers))
+                exits.append(replace(site, value=value, powers=powers, base=None))
         own = self.holder(form.hop.site.step)
         first = {
             r for r in self.analysis.readers.get(form.base, ())
@@ -909,7 +937,7 @@ class Filters:
         }  # fmt: skip
         if first and own and form.base in reached:
             powers = Powers((1.0,), form.base, sums, frozenset(first))
-            exits.insert(0, replace(site, value=form.base, powers=powers))
+            exits.insert(0, replace(site, value=form.base, powers=powers, base=None))
         return exits
 
 

@@ -61,8 +61,6 @@ class Mixture:
     weight: Tensor
     """[C, D] float64: W, the affine map from h to what the exposure's channels are."""
     context: Context
-    entries: Tensor
-    """[T] the entry of the block behind each term."""
 
     @cached_property
     def pattern(self) -> Pattern:
@@ -230,6 +228,8 @@ class SiteChannels:
     """[d] places among the site's channels."""
     first: int = 0
     """The first of the columns."""
+    rest: Tensor | None = None
+    """[n, d] what entries of no node add, as those of a dense batch's empty rows do."""
 
     @property
     def columns(self) -> slice:
@@ -261,10 +261,6 @@ class Block:
     rows: Tensor
     """[T] the state behind each entry."""
     by_entry: bool
-    entries: Tensor | None = None
-    """[T] the entry of the sum behind each; None: in order. Entries of nobody are no terms."""
-    scale: Tensor | None = None
-    """[T] what every message is multiplied by later on; the coefficients include it."""
     kind: int | None = None
     """The relation, where one sum goes over several."""
 
@@ -280,6 +276,7 @@ def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> F
 def wanted_values(site: FinalSite) -> set[int]:
     """The values that a site's terms are made of."""
     found = {after.value for after in site.after} | ({site.powers.base} if site.powers else set())
+    found |= set() if site.base is None else {site.base}
     for member in site.members:
         found |= {member.value} | wanted_values(member)
     parts, reduction = site.parts, site.reduction
@@ -338,7 +335,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         alpha = alpha if scale is None else alpha * scale
         block = Block(
             (SiteChannels(site, channels),), recipients, sources, alpha,
-            states if len(channels) == width else states[:, channels], rows, by_entry, scale=scale,
+            states if len(channels) == width else states[:, channels], rows, by_entry,
         )  # fmt: skip
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():
             chosen = None if kind is None else kinds == kind
@@ -361,14 +358,20 @@ def _of_recipients(
     block = block if kind is None else replace(block, kind=kind)
     if site.rows is not None:
         block = replace(block, recipients=site.rows[block.recipients])
-    kept = (block.sources >= 0) if known else torch.ones_like(block.sources, dtype=torch.bool)
-    kept = kept & (block.recipients >= 0)
-    kept = (kept if chosen is None else kept & chosen).nonzero().view(-1)
+    own = block.recipients >= 0 if chosen is None else chosen & (block.recipients >= 0)
+    absent = (own & (block.sources < 0) & known).nonzero().view(-1)
+    if len(absent):
+        size = site.reduction.size if site.rows is None else int(site.rows.max()) + 1
+        rest = block.states.new_zeros(size, block.states.shape[1])
+        added = block.coefficients[absent].unsqueeze(1) * block.states[block.rows[absent]]
+        rest.index_add_(0, block.recipients[absent], added)
+        block = replace(block, pieces=(replace(block.pieces[0], rest=rest),))
+        own[absent] = False
+    kept = own.nonzero().view(-1)
     if len(kept) == len(block.sources):
         return block
-    names = ("recipients", "sources", "coefficients", "rows", "scale")
-    parts = {n: getattr(block, n)[kept] for n in names if getattr(block, n) is not None}
-    return replace(block, entries=kept, **parts)
+    parts = {n: getattr(block, n)[kept] for n in ("recipients", "sources", "coefficients", "rows")}
+    return replace(block, **parts)
 
 
 def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
@@ -471,7 +474,7 @@ def _batched_blocks(
         alpha = alpha if scale is None else alpha * scale
         piece = SiteChannels(site, torch.arange(k * width, (k + 1) * width))
         states = table.flatten(0, 1)
-        block = Block((piece,), recipients, sources, alpha, states, rows, True, scale=scale)
+        block = Block((piece,), recipients, sources, alpha, states, rows, True)
         found.append(_of_recipients(block, site, True, None, None))
     return found
 
@@ -524,9 +527,7 @@ def _product_block(
         counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts
     alpha = alpha if scale is None else alpha * scale
-    return Block(
-        (SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale
-    )
+    return Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
 
 
 def of_sender_type(block: Block, graph: TypedGraph) -> Block:
@@ -591,7 +592,6 @@ def mixtures_of(
                 senders=behind,
                 weight=weight,
                 context=context,
-                entries=order,
             )
         )
     return found

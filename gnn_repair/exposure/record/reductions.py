@@ -11,7 +11,7 @@ where it adds up numbers of different nodes, who sends to whom (:class:`Reductio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,8 @@ class Reduction:
     """Whether every recipient's sum is divided by its number of entries."""
     factor: float = 1.0
     """What the sum is multiplied by before it is added to ``base``."""
+    of_base: float = 1.0
+    """What ``base`` is multiplied by."""
     relations: Tensor | None = None
     """[T] the relation of every entry, −1: none, where the graph has several."""
     sender: str = "node"
@@ -775,9 +777,7 @@ def _normed(c: OpContext) -> list[Behind]:
 def _mm_reduce(c: OpContext) -> list[Behind]:
     """A sparse product whose rows are sums or means, or no sums at all."""
     if c.args[2] in ("sum", "mean"):
-        made = _product(c, *c.args[:2])
-        if c.args[2] == "mean" and c.step.reduction is not None:
-            c.step.reduction = replace(c.step.reduction, mean=True)
+        made = _product(c, *c.args[:2], mean=c.args[2] == "mean")
         return [made[0], *[()] * (len(c.outs) - 1)]
     c.step.mixes = True
     return c.each((c.counted(c.out.shape, 0),))
@@ -785,8 +785,10 @@ def _mm_reduce(c: OpContext) -> list[Behind]:
 
 def _added_product(c: OpContext) -> list[Behind]:
     """addmm and baddbmm: β base + α left · right."""
-    base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
-    made = _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
+    beta = float(c.kwargs.get("beta", 1))
+    base = None if beta == 0 else c.args[0]
+    added = {} if base is None else {"base": c.number(base), "of_base": beta}
+    made = _product(c, c.args[1], c.args[2], factor=float(c.kwargs.get("alpha", 1)), **added)
     shape = c.out.shape
     shown = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(base)]
     return [union([made[0], shown])]
@@ -804,10 +806,11 @@ def _mv(c: OpContext) -> list[Behind]:
     return [(c.counted(c.out.shape, 0),)]
 
 
-def _product(
-    c: OpContext, left: Tensor, right: Tensor, base: Tensor | None = None, factor: float = 1.0
-) -> list[Behind]:
-    """left @ right, of matrices or of batches of them."""
+def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Behind]:
+    """left @ right, of matrices or of batches of them; added to something else as ``added`` says.
+
+    The keywords are those of :class:`Reduction`.
+    """
     rows, columns = left.dim() - 2, left.dim() - 1
     inner = [r for r in c.rows(right) if r.varies(rows)]
     outer = [r for r in c.rows(left) if r.varies(columns)]
@@ -827,19 +830,18 @@ def _product(
     counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
     if inner and not down and not across and not c.live(left) and _is_square(left):
         # An adjacency: who receives is who sends.
-        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows)
+        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
         return [tuple(r.viewed(lambda t: t[..., :1].expand(c.out.shape)) for r in inner)]
     alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
     if alone and any(r.varies(0) for r in inner):
         # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
-        _note_product(c, right, left, inner[:1], len(left), batched=True)
+        _note_product(c, right, left, inner[:1], len(left), batched=True, **added)
         return [(c.counted(c.out.shape, 0) if left.shape[1] == 1 else c.clusters(),)]
     several = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down
     if left.dim() == 3 and several and c.live(left):  # the same from the other side
         turned = [outer[0].viewed(lambda ids: ids.mT)]
-        _note_product(c, left, right, turned, len(left), batched=True, turned=True)
+        _note_product(c, left, right, turned, len(left), batched=True, turned=True, **added)
         return [(c.counted(c.out.shape, 0),)]
-    added: dict[str, Any] = {"base": None if base is None else c.number(base), "factor": factor}
     if inner and across and not (outer and down) and not sparse:  # outᵀ = rightᵀ leftᵀ
         behind = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]
         size = right.shape[columns]

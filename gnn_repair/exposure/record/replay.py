@@ -191,9 +191,7 @@ class Captured:
         """[n, D] what the rest of the model reads, of what the sites hold."""
         flat = []
         for site in self.sites:
-            value = self.kept[site.value]
-            value = value.unsqueeze(0) if site.axis is None else value.movedim(site.axis, 0)
-            value = value.reshape(len(value), -1)
+            value = site.flat(self.kept[site.value])
             if site.rows is not None:
                 value = value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]]
             flat.append(value)
@@ -327,17 +325,17 @@ def continued(capture: Capture, rest: Sequence[int], stored: Mapping[int, Tensor
         capture.tracer.adopt(values[number], place)
     made = set(capture.followed)
     capture.kept |= {n: stored[n] for n in capture.wanted if n in stored}
-    for number in rest:
-        step, capture.count = record.steps[number], number + 1
-        args, kwargs = values_of(step.args, values), values_of(step.kwargs, values)
+
+    def run(place: int, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        step, capture.count = record.steps[place], place + 1
         constant = [_shown_by(record, n) for n in step.reads if n not in made and n in stored]
         capture.beside |= {n: stored[n] for n in constant if n in stored and record.values[n].live}
-        if is_in_place(step.func) and step.args[0].number not in made:
+        if is_in_place(func) and step.args[0].number not in made:
             args[0] = args[0].clone()
-        out = capture.handle(number, step.func, args, kwargs)
-        results = [args[0]] if is_in_place(step.func) else tensors_in(out)
-        values |= dict(zip(step.outs, results, strict=True))
         made.update(step.outs)
+        return capture.handle(place, func, args, kwargs)
+
+    redo(record, rest, values, run)
     return values[record.output]
 
 
@@ -367,10 +365,20 @@ def replaced(
 def redone(record: Record) -> dict[int, Tensor]:
     """All values of the run, by doing its operations again where autograd sees them."""
     values = {n: v.kept for n, v in enumerate(record.values) if v.step < 0 and v.kept is not None}
+    redo(
+        record, range(len(record.steps)), values, lambda _, func, args, words: func(*args, **words)
+    )
+    return values
 
-    for step in record.steps:
+
+def redo(
+    record: Record, places: Iterable[int], values: dict[int, Tensor], run: Callable[..., Any]
+) -> None:
+    """Do some operations again, by ``run(place, func, args, kwargs)``; ``values`` gets results."""
+    for place in places:
+        step = record.steps[place]
         args = values_of(step.args, values)
-        out = step.func(*args, **values_of(step.kwargs, values))
+        out = run(place, step.func, args, values_of(step.kwargs, values))
         results = [args[0]] if is_in_place(step.func) else tensors_in(out)
         first = len(step.outs) - len(results)
         for number in step.outs[:first]:  # other tensors that show what was written
@@ -378,13 +386,10 @@ def redone(record: Record) -> dict[int, Tensor]:
             assert before is not None
             values[number] = values[before]
         values |= dict(zip(step.outs[first:], results, strict=True))
-    return values
 
 
 Substitutes = Mapping[int, Callable[..., Any]]
 """By operation of the record: what is done in its place."""
-LARGEST_MESSAGES = 1 << 22
-"""Numbers in the messages of a sum beyond which its result is replaced: 16 MB in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,23 +397,7 @@ class ReplayPart:
     """Some channels of a site, and the groups whose terms make them."""
 
     piece: SiteChannels
-    block: Block
     groups: tuple[tuple[Mixture, slice], ...]
-
-    def states(self, mixture: Mixture) -> Tensor:
-        """The states of these channels, one row per term."""
-        return mixture.states[:, self.piece.columns][mixture.rows.long()]
-
-    def scale(self, mixture: Mixture, placed: Tensor, terms: slice) -> Tensor:
-        """± λ before what every message is multiplied by later on."""
-        scale = placed[terms] * mixture.sign
-        later = self.block.scale
-        return scale if later is None else scale / later[mixture.entries].to(scale)
-
-    def entries(self, mixture: Mixture) -> Tensor:
-        """The entries of the sum behind a group's terms."""
-        own = self.block.entries
-        return mixture.entries if own is None else own[mixture.entries]
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,7 +410,7 @@ class Replay:
     parts: tuple[ReplayPart, ...]
     """Every site's channels with their groups, and where these groups' terms lie among all."""
     values: dict[int, Tensor]
-    """What sites hold, by value."""
+    """What sites hold, and what their sums are added to, by value."""
     held: dict[int, tuple[Tensor, ...]]
     """By operation: what it gives, whatever the messages."""
     order: Tensor | None
@@ -444,8 +433,9 @@ class Replay:
             for mixture in mixtures:
                 mine.append((mixture, slice(start, start + mixture.rows.numel())))
                 start += mixture.rows.numel()
-            parts += [ReplayPart(piece, block, tuple(mine)) for piece in block.pieces]
-        values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
+            parts += [ReplayPart(piece, tuple(mine)) for piece in block.pieces]
+        sites = {part.piece.site for part in parts}
+        values = {n: kept[n] for site in sites for n in (site.value, site.base) if n is not None}
         still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
         for number, value in found.beside.items():
             place = record.values[number].step
@@ -483,39 +473,10 @@ class Replay:
             placed[self.order] = given
         instead = {place: self._giving(place, kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
-            mine = [part for part in self.parts if part.piece.site is site]
-            self._substitute(instead, site, mine, placed)
+            if not site.readers:  # otherwise one term per recipient, so that nothing can change
+                mine = [part for part in self.parts if part.piece.site is site]
+                instead[self.record.values[site.value].step] = self._summing(site, mine, placed)
         return instead
-
-    def _substitute(
-        self,
-        instead: dict[int, Substitute],
-        site: FinalSite,
-        mine: Sequence[ReplayPart],
-        placed: Tensor,
-    ) -> None:
-        reduction = site.reduction
-        if site.readers:
-            return None  # one term per recipient, so that nothing can change
-        inside = reduction.matrix is not None and not self._is_argument(site, reduction.matrix)
-        terms = sum(g.rows.numel() * p.piece.channels.numel() for p in mine for g, _ in p.groups)
-        by_value = site.powers is not None or reduction.turned or reduction.batched or site.members
-        if inside or by_value or terms > LARGEST_MESSAGES:
-            return self._by_value(instead, site, mine, placed)
-        if reduction.matrix is not None:
-            change = self._argument(site, reduction.matrix, lambda old: _matrix(old, mine, placed))
-            instead[site.step] = Substitute(change)
-            return None
-        shape = self.record.values[reduction.message].shape
-        whole = terms == torch.Size(shape).numel()
-        change = self._argument(
-            site, reduction.message, lambda old: _messages(old, reduction, mine, placed, whole)
-        )
-        instead[site.step] = Substitute(change, frozenset({reduction.message} if whole else ()))
-        return None
-
-    def _is_argument(self, site: FinalSite, number: int) -> bool:
-        return Ref(number) in self.record.steps[site.step].args
 
     def _giving(self, place: int, kept: Sequence[Tensor]) -> Substitute:
         """An operation whose results are what they are held at."""
@@ -544,52 +505,32 @@ class Replay:
             self.forward()
         return found[0] if found else None
 
-    def _argument(
-        self, site: FinalSite, number: int, change: Callable[[Tensor], Tensor]
-    ) -> Callable[..., Any]:
-        """Run the operation with another tensor in the place of one of its arguments."""
-        shown = self.record.steps[site.step].args
-        (place,) = [i for i, a in enumerate(shown) if isinstance(a, Ref) and a.number == number][:1]
-
-        def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            given = list(args)
-            given[place] = change(given[place])
-            return func(*given, **kwargs)
-
-        return run
-
-    def _by_value(
-        self,
-        instead: dict[int, Substitute],
-        site: FinalSite,
-        mine: Sequence[ReplayPart],
-        placed: Tensor,
-    ) -> None:
-        value = self.values[site.value]
+    def _summing(self, site: FinalSite, mine: Sequence[ReplayPart], placed: Tensor) -> Substitute:
+        """The sum of reweighted messages: base + Σ ± λ h, laid out as the model lays it out."""
+        value, base = self.values[site.value], site.base
         step = self.record.values[site.value].step
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             several = len(func._schema.returns) > 1  # the sums, and what belongs to them
             out = func(*args, **kwargs) if several else None
             target = tensors_in(out)[0] if several else unfilled(self.record, step, func, args)
-            moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
-            flat = moved.reshape(len(moved), -1).clone()
+            flat = site.flat(value).clone()
+            start = value.new_zeros(()) if base is None else self.values[base]
+            start = site.flat((start * site.reduction.of_base).expand(value.shape))
             rows: Any = slice(None) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
             own: Any = rows if site.rows is None else site.rows[rows]
-            whole = site.powers is not None or site.reduction.base is None
-            for part in mine if whole else ():
-                flat[part.piece.at(rows)] = 0.0
             for part in mine:
+                flat[part.piece.at(rows)] = start[part.piece.at(rows)]
+            for part in mine:
+                at, rest = part.piece.at(rows), part.piece.rest
                 for mixture, terms in part.groups:
-                    given = placed[terms] if whole else placed[terms] - mixture.coefficients
-                    made = mixture.value(given)[own][:, part.piece.columns]
-                    flat[part.piece.at(rows)] += made
-            made = flat.reshape(moved.shape)
-            made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
-            target.copy_(made.reshape(target.shape))
+                    flat[at] += mixture.value(placed[terms])[own][:, part.piece.columns]
+                if rest is not None:
+                    flat[at] += rest[own]
+            target.copy_(site.laid_out(flat, value.shape).reshape(target.shape))
             return target if out is None else out
 
-        instead[step] = Substitute(run, frozenset(self.record.steps[step].reads))
+        return Substitute(run, frozenset(self.record.steps[step].reads))
 
 
 def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
@@ -603,47 +544,6 @@ def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
         return out
 
     return run
-
-
-def _messages(
-    old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: Tensor, whole: bool
-) -> Tensor:
-    """Messages of the old ones' layout, ± λ h in place of ± α h; of the old ones where not all."""
-    rest = [a for a in range(old.dim()) if a not in reduction.axes]
-    moved = old.permute(*reduction.axes, *rest)
-    entries = moved.shape[: len(reduction.axes)].numel()
-    flat = moved.reshape(entries, moved.shape[len(reduction.axes) :].numel())
-    flat = torch.empty_like(flat) if whole else flat.clone()
-    for part in mine:
-        for mixture, terms in part.groups:
-            states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
-            flat[part.piece.at(part.entries(mixture))] = states
-    back = torch.argsort(torch.tensor([*reduction.axes, *rest]))
-    return flat.reshape(moved.shape).permute(*back.tolist())
-
-
-def _matrix(old: Tensor, mine: Sequence[ReplayPart], placed: Tensor) -> Tensor:
-    """A matrix of the old one's layout, ± λ in place of its entries."""
-    if old.layout != torch.strided:
-        coo = old if old.layout == torch.sparse_coo else old.to_sparse_coo()
-        values = torch.zeros_like(coo._values())
-        for mixture, terms in mine[0].groups:
-            values[mixture.entries] = mine[0].scale(mixture, placed, terms).to(values)
-        made = torch.sparse_coo_tensor(
-            coo._indices(), values, coo.shape, is_coalesced=coo.is_coalesced()
-        )
-        if old.layout == torch.sparse_coo:
-            return made
-        return made.to_sparse_csr() if old.layout == torch.sparse_csr else made.to_sparse_csc()
-    out = torch.zeros_like(old)
-    for number, part in enumerate(mine):
-        one = out.dim() == 2
-        several = [out] if one else [out[number]] if len(mine) > 1 else list(out)
-        for mixture, terms in part.groups:
-            at = part.block.recipients[mixture.entries], part.block.rows[mixture.entries]
-            for matrix in several:
-                matrix.index_put_(at, part.scale(mixture, placed, terms), accumulate=True)
-    return out
 
 
 def versions_of(model: nn.Module) -> tuple[int, ...]:
