@@ -81,13 +81,7 @@ def count_classes(y: Any, nodes: int | None) -> int | None:
 
 
 def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
-    """A model of several node types needs a graph that has them.
-
-    Args:
-        data: the graph.
-        model: the model.
-        called: whether the user says how it is called.
-    """
+    """A model of several node types needs a graph that has them, unless its user calls it."""
     taken = [] if called else list(inspect.signature(model.forward).parameters)
     typed = [name for name in taken if name.endswith("_dict") and field(data, name) is None]
     if typed:
@@ -231,11 +225,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def typed_arguments_as_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a model was called with, as a graph: dicts by node type and by relation; None: none.
-
-    Args:
-        given: the arguments by name.
-    """
+    """What a model was called with, as a graph: dicts by node type and by relation; None: none."""
     dicts = [value for value in given.values() if isinstance(value, Mapping) and value]
     edges = next((d for d in dicts if all(isinstance(k, tuple) for k in d)), None)
     features = next((d for d in dicts if all(isinstance(k, str) for k in d)), None)
@@ -651,11 +641,7 @@ def typed_arguments(
 ) -> tuple[Callable[[], dict[str, Any]], str]:
     """The arguments of every run, made anew since models write into what they get, and in words.
 
-    Args:
-        model: the model.
-        data: the graph.
-        node_type: the type that is classified, if known.
-        leave: parameters that the caller has values for.
+    ``leave``: parameters that the caller has values for.
     """
     asked = [p for p in parameters_of(model) if p.name not in leave]
     finder = _TypedFinder(data, node_type, asked)
@@ -1161,14 +1147,7 @@ def read_output(
     """Find the logits in a model's output.
 
     Of several tensors with a row per node they are the one that is called so, else the only one
-    with a column a class.
-
-    Args:
-        output: what the model returned.
-        nodes: how many nodes there are, if known.
-        classes: how many classes data has, if known.
-        outputs: what they are; what the labels of ``data`` say where None.
-        data: the graph.
+    with a column per class. Where ``outputs`` is None the labels of ``data`` say what they are.
     """
     found = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
     if not found:
@@ -1298,13 +1277,8 @@ def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
 def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
     """What the labels of data say that the outputs are; classes where they say nothing.
 
-    Zeros and ones (and −1 for unknown), one column an output and not one of them a row, are labels;
-    other real numbers are values.
-
-    Args:
-        data: the graph.
-        columns: how many outputs the model has a node.
-        nodes: N.
+    Zeros and ones (and −1 for unknown), one column per output and not one of them per row, are
+    labels; other real numbers are values.
     """
     y = field(data, "y")
     if not isinstance(y, Tensor) or y.is_complex() or y.shape[:1] != (nodes,) or not nodes:

@@ -571,11 +571,8 @@ class Exposing:
     ) -> tuple[Exposure, Replay]:  # fmt: skip
         """The mixture in the channels that what follows reads, and the model run with it.
 
-        Args:
-            found: what the second run showed.
-            values: the channels [n, D] as they are, and the model's output.
-            embedding: what the last linear layer reads.
-            still: operations after the sums whose results are held.
+        ``values``: the channels [n, D] as they are, and the model's output; ``still``: operations
+        after the sums whose results are held.
         """
         (channels, logits), analysis, subject = values, found.analysis, self.subject
         size, pooled = len(channels), self.graphs is not None
@@ -765,13 +762,9 @@ def titled(modules: Mapping[str, nn.Module], name: str) -> str:
 def held_parts(
     analysis: Analysis, where: Callable[[str], str], own: Collection[int], beside: Collection[int]
 ) -> tuple[HeldPart, ...]:
-    """Everything that mixes nodes on a way to the logits and is not one of the final sums.
+    """Everything that mixes nodes on a way to the logits and is not one of the final sums ``own``.
 
-    Args:
-        analysis: the record.
-        where: a module's title, by its name.
-        own: the final sums.
-        beside: what lets other nodes' numbers in on ways to the logits that pass none of them.
+    ``beside``: what lets other nodes' numbers in on ways to the logits that pass none of them.
     """
     found: dict[tuple[str, bool], list[str]] = {}
     within = set(analysis.within(own))
@@ -795,15 +788,8 @@ def has_root(
     return any(isinstance(m, Tensor | nn.Module) or m is True or m in ("sum", "cat") for m in marks)
 
 
-NO_SUMS: dict[tuple[type, ...], str] = {
-    (aggr.SortAggregation,): "orders the nodes of a graph and keeps the first",
-    (aggr.QuantileAggregation,): "takes a quantile of a graph's nodes",
-    (aggr.LSTMAggregation, aggr.GRUAggregation): "reads the nodes of a graph one after another",
-    (aggr.MLPAggregation,): "lays the nodes of a graph side by side",
-    (aggr.SetTransformerAggregation, aggr.GraphMultisetTransformer,
-     aggr.PatchTransformerAggregation): "lets the nodes of a graph attend to each other",
-}  # fmt: skip
-"""PyG's aggregations of graphs that are no sums, and what they do."""
+IN_ORDER = (aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation)
+"""PyG's aggregations that read the nodes of a graph in order."""
 ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
 """Operations that add up rows."""
 SUMS = "only sums, means and attention can be reweighted"
@@ -860,11 +846,10 @@ def no_sums(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[st
     if not analysis.pooled:
         return
     running = {step.module.split(".")[0] for step in analysis.record.steps}
-    for kinds, what in NO_SUMS.items():
-        for name, module in modules.items():
-            if isinstance(module, kinds) and name.split(".")[0] in running:
-                title = f"`{name}` ({type(module).__name__})"
-                yield f"{title} {what}, no weighted sum of their vectors; {SUMS}"
+    for name, module in modules.items():
+        if isinstance(module, IN_ORDER) and name.split(".")[0] in running:
+            title = f"`{name}` ({type(module).__name__})"
+            yield f"{title} reads the nodes of a graph in order, no weighted sum of them; {SUMS}"
 
 
 def _types_reached(analysis: Analysis, graph: TypedGraph) -> set[str]:

@@ -48,12 +48,7 @@ def lazy_parameters(model: nn.Module) -> list[str]:
 
 
 def refuse_untrained(model: nn.Module, lazy: list[str]) -> None:
-    """Raise where a run has just given a lazy parameter its first, random values.
-
-    Args:
-        model: the model.
-        lazy: what :func:`lazy_parameters` gave before the run.
-    """
+    """Raise where a run has just given a parameter that was ``lazy`` its first, random values."""
     filled = sorted(set(lazy) - set(lazy_parameters(model)))
     if filled:
         raise InputError(
@@ -153,14 +148,7 @@ def forget_propagations(model: nn.Module) -> None:
 
 
 def changing(model: nn.Module, run: Callable[[], Tensor], logits: Tensor, gap: float) -> str:
-    """What to say of a model whose logits were others in another run.
-
-    Args:
-        model: the model.
-        run: runs it.
-        logits: what its first run gave.
-        gap: how far the run was off in which its messages were watched.
-    """
+    """What to say of a model whose first ``logits`` were others in another run, by ``gap``."""
     seen = [run() for _ in range(2)]
     if all(torch.equal(one, logits) for one in seen):
         return (

@@ -258,12 +258,7 @@ class Analysis:
         return sorted(found)
 
     def moved_in(self, final: Collection[int], nodes: int) -> list[int]:
-        """Operations that put other nodes' rows beside a recipient's own, without any sum.
-
-        Args:
-            final: the final sums.
-            nodes: how many nodes there are, of all types.
-        """
+        """Operations that put other nodes' rows, of so many, beside a recipient's own; no sums."""
         found = set[int]()
 
         def count(number: int) -> int:
@@ -319,12 +314,7 @@ class Analysis:
         return any(value.live and value.rows for value in factors)
 
     def refuse_branches(self, sites: Sequence[FinalSite], where: Callable[[str], str]) -> None:
-        """Raise where Python looks at a number that reweighted messages reach.
-
-        Args:
-            sites: the final sums.
-            where: a module's title, by its name.
-        """
+        """Raise where Python looks at a number that reweighted messages reach."""
         for place in sorted(self.reached(sites)):
             step = self.record.steps[place]
             if step.looks and not self._only_finite(step):
@@ -462,6 +452,10 @@ def pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _expansion(shape: tuple[int, ...]) -> Push:
+    return lambda t: t.expand(shape)
+
+
 def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
     if step.name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
         return lambda t: reshaped(t, shape)
@@ -517,7 +511,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
                 break  # a gate that scales a node's row, up or down
             factors.append(Factor(numbers, step.name == "div" and numbers == right.number, place))
             if analysis.value(other).shape != shape:
-                pushes.append(lambda t, shape=shape: t.expand(shape))
+                pushes.append(_expansion(shape))
             number = other
         elif step.name == "neg":
             scale, number = -scale, step.args[0].number
@@ -789,13 +783,7 @@ class Filters:
     """The polynomials in a record."""
 
     def __init__(self, analysis: Analysis, size: int, holder: Callable[[int], str]) -> None:
-        """Find all hops.
-
-        Args:
-            analysis: the record.
-            size: recipients.
-            holder: the name of the convolution in which an operation happens.
-        """
+        """Find all hops of ``size`` recipients; ``holder``: an operation's convolution, by name."""
         self.analysis, self.size, self.holder = analysis, size, holder
         self.hops: dict[int, RecordedHop] = {}
         self._forms: dict[int, Form] = {}
@@ -889,12 +877,7 @@ class Filters:
     # Exits -------------------------------------------------------------------------------------
 
     def sites(self, final: Sequence[int], reached: set[int]) -> list[FinalSite]:
-        """The sites of final sums; where these end filters, the filters' instead.
-
-        Args:
-            final: the final sums.
-            reached: the values that the output follows from row by row.
-        """
+        """The sites of final sums, as :meth:`Analysis.final` gives them; of filters theirs."""
         found: dict[int, FinalSite] = {}
         for place in final:
             site = site_of(self.analysis, place, self.size)

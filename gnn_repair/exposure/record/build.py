@@ -89,12 +89,8 @@ def assemble(
 ) -> tuple[Exposure, Tensor | None]:
     """The exposure, and the place in it of each term of the mixtures one after the other.
 
-    The place is None where terms kept their order (one group).
-
-    Args:
-        mixtures: its groups.
-        logits: what β and the mixture add up to, [N, C].
-        about: the exposure's other fields.
+    The place is None where terms kept their order (one group). ``logits``: what β and the mixture
+    add up to, [N, C]; ``about``: the exposure's other fields.
     """
     messages, state, starts = _contexts([mixture.context for mixture in mixtures])
     segments, order = _layout(mixtures)
@@ -348,12 +344,7 @@ def _of_recipients(
 ) -> Block:
     """The block without entries to other types of node, or from the empty rows of a dense batch.
 
-    Args:
-        block: all entries.
-        site: their sum.
-        known: whether senders are.
-        chosen: [T] the entries of one relation; None: all.
-        kind: that relation.
+    ``known``: whether senders are; ``chosen``: [T] the entries of one relation, ``kind``.
     """
     block = block if kind is None else replace(block, kind=kind)
     if site.rows is not None:
@@ -561,13 +552,7 @@ def mixtures_of(
 ) -> list[Mixture]:
     """One group for each sign of the coefficients; entries with coefficient 0 are no terms.
 
-    Args:
-        block: the channels.
-        group: their name.
-        weight: see :class:`Mixture`.
-        context: what repairs see.
-        nodes: of all types.
-        by_recipient: [T] the block's entries sorted by recipient.
+    ``by_recipient``: [T] the block's entries sorted by recipient.
     """
     lowest = float(block.coefficients.min()) if len(block.coefficients) else 0.0
     signed = lowest < 0
