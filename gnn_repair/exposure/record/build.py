@@ -6,6 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -931,28 +932,23 @@ def refuse_too_large(terms: int, nodes: int) -> None:
 
 def available_memory() -> int | None:
     """Bytes that a process may still take; None where the system does not tell."""
-    limits = [_meminfo(), _control_group()]
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else None
+    known = list[int]()
+    for read in (_meminfo, _control_group):
+        with suppress(OSError, StopIteration, ValueError, AttributeError):
+            known.append(read())
+    return min(known, default=None)
 
 
-def _meminfo() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
-    except (OSError, StopIteration, ValueError):
-        pass
-    try:
+def _meminfo() -> int:
+    file = Path("/proc/meminfo")
+    if not file.exists():
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    lines = file.read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
 
 
-def _control_group() -> int | None:
+def _control_group() -> int:
     """What a container's limit leaves."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit = int((folder / "memory.max").read_text(encoding="ascii"))
-        return limit - int((folder / "memory.current").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
+    names = ("max", "current")
+    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text("ascii") for name in names)
+    return int(limit) - int(used)
