@@ -273,7 +273,6 @@ def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> F
 def wanted_values(site: FinalSite) -> set[int]:
     """The values that a site's terms are made of."""
     found = {after.value for after in site.after} | ({site.powers.base} if site.powers else set())
-    found |= set() if site.base is None else {site.base}
     for member in site.members:
         found |= {member.value} | wanted_values(member)
     parts, reduction = site.parts, site.reduction

@@ -410,7 +410,7 @@ class Replay:
     parts: tuple[ReplayPart, ...]
     """Every site's channels with their groups, and where these groups' terms lie among all."""
     values: dict[int, Tensor]
-    """What sites hold, and what their sums are added to, by value."""
+    """What sites hold, by value."""
     held: dict[int, tuple[Tensor, ...]]
     """By operation: what it gives, whatever the messages."""
     order: Tensor | None
@@ -434,8 +434,7 @@ class Replay:
                 mine.append((mixture, slice(start, start + mixture.rows.numel())))
                 start += mixture.rows.numel()
             parts += [ReplayPart(piece, tuple(mine)) for piece in block.pieces]
-        sites = {part.piece.site for part in parts}
-        values = {n: kept[n] for site in sites for n in (site.value, site.base) if n is not None}
+        values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
         for number, value in found.beside.items():
             place = record.values[number].step
@@ -507,15 +506,19 @@ class Replay:
 
     def _summing(self, site: FinalSite, mine: Sequence[ReplayPart], placed: Tensor) -> Substitute:
         """The sum of reweighted messages: base + Σ ± λ h, laid out as the model lays it out."""
-        value, base = self.values[site.value], site.base
-        step = self.record.values[site.value].step
+        value, place = self.values[site.value], self.record.values[site.value].step
+        step = self.record.steps[place]
+        reads = frozenset(step.reads) - {site.base}
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             several = len(func._schema.returns) > 1  # the sums, and what belongs to them
             out = func(*args, **kwargs) if several else None
-            target = tensors_in(out)[0] if several else unfilled(self.record, step, func, args)
+            target = tensors_in(out)[0] if several else unfilled(self.record, place, func, args)
             flat = site.flat(value).clone()
-            start = value.new_zeros(()) if base is None else self.values[base]
+            start = value.new_zeros(())
+            if site.base is not None:  # which may move with other sums
+                shown = [*step.args, *step.kwargs.values()]
+                start = [*args, *kwargs.values()][shown.index(Ref(site.base))]
             start = site.flat((start * site.reduction.of_base).expand(value.shape))
             rows: Any = slice(None) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
             own: Any = rows if site.rows is None else site.rows[rows]
@@ -530,7 +533,7 @@ class Replay:
             target.copy_(site.laid_out(flat, value.shape).reshape(target.shape))
             return target if out is None else out
 
-        return Substitute(run, frozenset(self.record.steps[step].reads))
+        return Substitute(run, reads)
 
 
 def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
