@@ -21,7 +21,7 @@ from gnn_repair.backbones import find_backbone, train_backbone
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group, expose
-from gnn_repair.exposure.parts import mixture_of
+from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.fallback import Highs

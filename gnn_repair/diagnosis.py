@@ -23,10 +23,9 @@ from gnn_repair.atomic import check_target, replacing
 from gnn_repair.backbones import Frozen
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.checks import classes_for
-from gnn_repair.exposure.data import batches_of, field
+from gnn_repair.exposure.calling import batches_of, field
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.names import recipients_called
+from gnn_repair.exposure.pieces import classes_for, recipients_called
 from gnn_repair.notebook import shown
 from gnn_repair.oracle.metrics import (
     UNDEFINED,

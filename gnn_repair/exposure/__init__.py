@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 from gnn_repair.exposure.value import Exposure, Group, HeldPart
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.from_model import expose
+    from gnn_repair.exposure.from_model import WHOLE_MESSAGES, expose
     from gnn_repair.exposure.links.from_model import expose_links
-    from gnn_repair.exposure.record.exposing import WHOLE_MESSAGES
 
 __all__ = [
     "WHOLE_MESSAGES",
@@ -22,7 +21,7 @@ __all__ = [
 _HOMES = {
     "expose": "from_model",
     "expose_links": "links.from_model",
-    "WHOLE_MESSAGES": "record.exposing",
+    "WHOLE_MESSAGES": "from_model",
 }
 
 

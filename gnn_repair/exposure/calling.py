@@ -1,4 +1,9 @@
-"""Running a model on data: how it is called, whose logits it gives, what its user expects."""
+"""A model on data: what data says, how the model is called on it, what of its output are logits.
+
+An exposure must speak of the model as its user runs it. A tensor that was dropped in silence
+gives another model, so whatever data could fill is filled where there is one candidate, and
+asked about where there are several.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +12,711 @@ import inspect
 import operator
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
 from torch_geometric.data.data import BaseData
+from torch_geometric.loader import DataLoader as GraphLoader
+from torch_geometric.nn import MessagePassing, Sequential
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
 
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
-from gnn_repair.exposure.call_arguments import (
-    BATCHES,
-    choose_arguments,
-    parameters_of,
-    typed_arguments,
-)
-from gnn_repair.exposure.checks import EXACT
-from gnn_repair.exposure.data import (
-    TypedGraph,
-    check_type,
-    count_classes,
-    count_classes_of,
-    count_nodes,
-    counts_of,
-    edges_of,
-    field,
-    field_names,
-    is_typed,
-    listed,
-    refuse_node_types,
-    typed_field,
-    typed_tensors,
-)
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
+from gnn_repair.exposure.pieces import EXACT, ONE_KIND, NodeNames, Outputs
+from gnn_repair.exposure.state import is_finite, preserved
 from gnn_repair.exposure.value import Exposure
 
 Forward = Callable[[nn.Module, Any], Any]
+
+
+def field(data: Any, name: str) -> Any:
+    """What data holds under a name, its methods excepted."""
+    if isinstance(data, Mapping):
+        return data.get(name)
+    value = getattr(data, name, None)
+    return None if callable(value) and not isinstance(value, Tensor) else value
+
+
+def field_names(data: Any) -> list[str]:
+    """The names under which data holds something, sorted."""
+    keys = getattr(data, "keys", None)
+    names = keys() if callable(keys) else vars(data) if hasattr(data, "__dict__") else ()
+    return sorted(str(name) for name in names)
+
+
+def count_nodes(data: Any) -> int | None:
+    """How many nodes data has; None where it does not say."""
+    known = {"num_nodes", "x"} & set(field_names(data)) or field(data, "node_types")
+    if not known:
+        return None
+    with warnings.catch_warnings():  # PyG warns where it has to infer the number
+        warnings.simplefilter("ignore")
+        number = field(data, "num_nodes")
+    features = field(data, "x")
+    if number is None and isinstance(features, Tensor):
+        number = features.shape[0]
+    return None if number is None else int(number)
+
+
+def count_classes(y: Any, nodes: int | None) -> int | None:
+    """How many classes or labels there are, if nodes have one number each, or a column a label."""
+    if isinstance(y, Tensor) and y.dim() == 2 and len(y) == nodes and y.shape[1] > 1:
+        return y.shape[1]
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape != (nodes,) or not nodes:
+        return None
+    return int(y.max()) + 1
+
+
+def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
+    """A model of several node types needs a graph that has them, unless its user calls it."""
+    taken = [] if called else list(inspect.signature(model.forward).parameters)
+    typed = [name for name in taken if name.endswith("_dict") and field(data, name) is None]
+    if typed:
+        raise InputError(
+            f"{type(model).__name__}'s forward takes {' and '.join(typed)}, one tensor for each of "
+            f"several node types, and data is a {type(data).__name__}; pass a HeteroData"
+        )
+
+
+# Node types --------------------------------------------------------------------------------------
+
+
+Relation = tuple[str, str, str]
+"""Such as ``("author", "writes", "paper")``."""
+EDGE_LISTS = ("edge_index", "adj_t")
+
+
+@dataclass(frozen=True, eq=False)
+class TypedGraph:
+    """Node types and relations of a graph, and the type that is classified."""
+
+    counts: Mapping[str, int]
+    """How many nodes each type has."""
+    edges: Mapping[Relation, Any]
+    """The edges of every relation, as the model is given them."""
+    node_type: str
+    """The type that is classified."""
+
+    @property
+    def order(self) -> list[str]:
+        """All types, the classified one first: the order in which senders are numbered."""
+        return [self.node_type, *(kind for kind in self.counts if kind != self.node_type)]
+
+    @property
+    def names(self) -> NodeNames:
+        """What recipients and senders are called."""
+        senders = tuple((kind, self.counts[kind]) for kind in self.order)
+        return NodeNames(self.node_type, senders)
+
+    def first(self, kind: str) -> int:
+        """The number of a type's first node among all senders."""
+        before = self.order[: self.order.index(kind)]
+        return sum(self.counts[other] for other in before)
+
+    def kind_of(self, sender: int) -> str:
+        """The type of a sender, by its number among all."""
+        return max((k for k in self.order if self.first(k) <= sender), key=self.first)
+
+
+def is_typed(data: Any) -> bool:
+    """Whether data has node types: a HeteroData, or fields x_dict and edge_index_dict."""
+    return isinstance(data, HeteroData) or isinstance(field(data, "edge_index_dict"), Mapping)
+
+
+def edges_of(data: Any) -> dict[Relation, Any]:
+    """The edges of every relation."""
+    found: dict[Relation, Any] = {}
+    for name in reversed(EDGE_LISTS):
+        found |= typed_field(data, name) or {}
+    return found
+
+
+def typed_field(data: Any, name: str) -> dict[Any, Any] | None:
+    """What the types (or relations) of data hold under a name, by type; None: nothing."""
+    if not isinstance(data, HeteroData):
+        value = field(data, f"{name}_dict")
+        return dict(value) if isinstance(value, Mapping) else None
+    stores = [*data.node_items(), *data.edge_items()]
+    found = {kind: store[name] for kind, store in stores if name in store}
+    return found or None
+
+
+def untyped_field(data: Any, name: str) -> Any:
+    """What data holds under a name for the whole graph; None: nothing."""
+    if isinstance(data, HeteroData):  # which raises where none of its types has the name
+        return data._global_store.get(name)
+    return field(data, name)
+
+
+def counts_of(data: Any) -> dict[str, int]:
+    """How many nodes each type has: what data says, else as many as its edges name."""
+    edges = edges_of(data)
+    kinds = list(data.node_types) if isinstance(data, HeteroData) else list(_features(data))
+    for source, _, recipient in edges:
+        kinds += [kind for kind in (source, recipient) if kind not in kinds]
+    counts = {kind: _count(data, kind, edges) for kind in kinds}
+    return {kind: count for kind, count in counts.items() if count is not None}
+
+
+def _features(data: Any) -> dict[str, Tensor]:
+    found = typed_field(data, "x") or {}
+    return {kind: x for kind, x in found.items() if isinstance(x, Tensor)}
+
+
+def _count(data: Any, kind: str, edges: Mapping[Relation, Any]) -> int | None:
+    if kind in (held := _features(data)):
+        return int(held[kind].shape[0])
+    if isinstance(data, HeteroData) and kind in data.node_types:
+        with warnings.catch_warnings():  # PyG warns where it has to infer the number
+            warnings.simplefilter("ignore")
+            number = data[kind].num_nodes
+        if number is not None:
+            return int(number)
+    given = untyped_field(data, "num_nodes_dict")
+    if isinstance(given, Mapping) and kind in given:
+        return int(given[kind])
+    ends = [end for relation, index in edges.items() for end in _ends(relation, index, kind)]
+    largest = [int(end.max()) + 1 for end in ends if end.numel()]
+    return max(largest) if largest else None
+
+
+def _ends(relation: Relation, index: Any, kind: str) -> list[Tensor]:
+    sides = endpoints(index)
+    return [side for side, named in zip(sides, (relation[0], relation[2]), strict=True)
+            if named == kind]  # fmt: skip
+
+
+def listed(kinds: Any) -> str:
+    """Such as ``'paper', 'author'``."""
+    return ", ".join(repr(kind) for kind in kinds)
+
+
+def typed_tensors(data: Any) -> dict[str, Tensor]:
+    """Every tensor of a typed graph by name, such as ``paper.x``."""
+    if not isinstance(data, HeteroData):
+        names = [str(name) for name in data if str(name).endswith("_dict")]
+        pairs = [(name.removesuffix("_dict"), data[name]) for name in names]
+        held = [(kind, name, v) for name, by in pairs for kind, v in _items(by)]
+    else:
+        stores = [*data.node_items(), *data.edge_items()]
+        held = [(kind, name, v) for kind, store in stores for name, v in store.items()]
+    return {
+        f"{kind if isinstance(kind, str) else ' '.join(kind)}.{name}": v
+        for kind, name, v in held
+        if isinstance(v, Tensor)
+    }
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items()) if isinstance(value, Mapping) else []
+
+
+def typed_arguments_as_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a model was called with, as a graph: dicts by node type and by relation; None: none."""
+    dicts = [value for value in given.values() if isinstance(value, Mapping) and value]
+    edges = next((d for d in dicts if all(isinstance(k, tuple) for k in d)), None)
+    features = next((d for d in dicts if all(isinstance(k, str) for k in d)), None)
+    if edges is None:
+        return None
+    return {"x_dict": dict(features or {}), "edge_index_dict": dict(edges)}
+
+
+def copied(value: Any) -> Any:
+    """A graph or dict that a forward may change unnoticed; its tensors are shared."""
+    return copy.copy(value) if isinstance(value, BaseData | dict) else value
+
+
+def endpoints(index: Any) -> tuple[Tensor, Tensor]:
+    """Sources and recipients of a graph's edges, whatever form it has."""
+    if isinstance(index, SparseTensor):
+        recipient, source, _ = index.coo()
+        return source, recipient
+    if is_torch_sparse_tensor(index):
+        recipient, source = to_edge_index(index)[0]
+        return source, recipient
+    plain = index.as_subclass(Tensor)
+    return plain[0], plain[1]
+
+
+# Lists of graphs ---------------------------------------------------------------------------------
+
+
+RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+LARGEST_BATCH = 1 << 19
+"""Nodes of one batch: their vectors, 64 wide, fill 128 MB a layer."""
+
+
+def batches_of(data: Any) -> list[Any] | None:
+    """The batches behind a list, a dataset of several graphs or a loader; None: data is none."""
+    if isinstance(data, DataLoader):
+        return _batches_of_loader(data)
+    if isinstance(data, Dataset) and len(data) > 1:
+        return list(_batched([data[i] for i in range(len(data))], {}))
+    if isinstance(data, list | tuple) and any(isinstance(d, HeteroData) for d in data):
+        raise InputError(
+            f"data is {len(data)} graphs of several node types, which are exposed one at a time; "
+            "pass one of them"
+        )
+    if isinstance(data, list | tuple) and data and all(isinstance(d, Data) for d in data):
+        return list(_batched(data, {}))
+    return None
+
+
+def _batches_of_loader(loader: DataLoader[Any]) -> list[Any]:
+    """Its graphs in order, in batches of our own size; of a sampler of your own, its batches."""
+    if isinstance(loader.sampler, RANDOM):
+        raise InputError(
+            "the loader shuffles its graphs, so that an exposure's graphs could not be told; pass "
+            "its dataset, or a loader with shuffle=False"
+        )
+    found = _in_order(loader) if isinstance(loader, GraphLoader) else None
+    batches = list(loader) if found is None else found
+    if not batches:
+        raise InputError("the loader holds no graphs; pass one with at least one batch")
+    return batches
+
+
+def _in_order(loader: GraphLoader) -> list[Any] | None:
+    if type(loader.sampler) is not SequentialSampler or loader.batch_sampler is None:
+        return None
+    items = [loader.dataset[i] for i in range(len(loader.dataset))]
+    if not all(isinstance(item, Data) for item in items):
+        return None
+    words = {name: getattr(loader, name, None) for name in ("follow_batch", "exclude_keys")}
+    return list(_batched(items, {name: value for name, value in words.items() if value}))
+
+
+def _batched(graphs: Sequence[Any], words: dict[str, Any]) -> Iterator[Any]:
+    """Graphs in order, as many in a batch as it may have nodes; batches as they are."""
+    waiting: list[Data] = []
+    size = 0
+    for graph in graphs:
+        if isinstance(graph, Batch):
+            if waiting:
+                yield Batch.from_data_list(waiting, **words)
+                waiting, size = [], 0
+            yield graph
+            continue
+        waiting.append(graph)
+        size += graph.num_nodes or 0
+        if size >= LARGEST_BATCH:
+            yield Batch.from_data_list(waiting, **words)
+            waiting, size = [], 0
+    if waiting:
+        yield Batch.from_data_list(waiting, **words)
+
+
+# Arguments by name -------------------------------------------------------------------------------
+
+
+WHOLE = ("data", "batch", "graph", "g", "batch_data", "sample")
+FEATURES = ("x", "X", "features", "feature", "feat", "feats", "h", "inputs", "input", "in_feat",
+            "node_features", "node_feat", "node_feats", "node_attr", "fea", "xs")  # fmt: skip
+ADJACENCIES = ("edge_index", "adj_t", "adj")
+GRAPHS = (*ADJACENCIES, "edges", "edge_list", "edge_indices", "ei", "graph", "adjacency", "A",
+          "adj_matrix", "a_hat", "support", "laplacian")  # fmt: skip
+LAYERWISE = ("adjs", "adj_list", "edge_indexes", "blocks")
+WEIGHTS = ("edge_weight", "edge_weights", "weight", "weights", "w", "ew", "e_w", "norm",
+           "edge_norm", "edge_value", "edge_values", "edge_scores")  # fmt: skip
+TYPES = ("edge_type", "edge_types", "rel", "rels", "relation", "relations", "rel_type", "etype",
+         "edge_rel")  # fmt: skip
+VECTORS = ("edge_attr", "edge_attrs", "edge_attribute", "edge_attributes", "edge_feature",
+           "edge_features", "edge_feat", "edge_feats", "e_attr", "edge_emb", "e")  # fmt: skip
+BATCHES = ("batch", "batch_index", "batch_idx", "batch_vec", "batch_vector", "graph_ids",
+           "graph_index", "graph_idx", "node2graph")  # fmt: skip
+"""The graph of every node."""
+LABELS = ("y", "label", "labels", "target", "targets", "train_mask", "val_mask", "test_mask")
+"""A default here may be meant: a model that is shown labels is another model."""
+
+EDGE_LIKE = re.compile(r"edge|weight|attr|feat|norm|rel|type|^w$|^ew$|^e$")
+NOT_EDGE_LIKE = re.compile(r"label|mask|_id$|^e_id|index|time|year|num_")
+
+
+@dataclass(frozen=True)
+class Given:
+    """One argument: its value, and where it is from in words."""
+
+    value: Any
+    source: str
+    """Such as ``data.edge_attr``."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a model's forward."""
+
+    name: str
+    required: bool
+
+
+CallPlan = dict[str, Given]
+"""What a model is called with, by parameter, in the order of the signature."""
+
+
+def parameters_of(model: nn.Module) -> list[Parameter]:
+    """The parameters of the model's forward that take a single value each."""
+    if isinstance(model, Sequential):
+        return [Parameter(name, True) for name in model.signature.param_dict]
+    found = list(inspect.signature(model.forward).parameters.values())
+    open_ended = [p for p in found if p.kind is p.VAR_POSITIONAL]
+    named = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if open_ended and not named:
+        raise InputError(
+            f"the model's forward takes *{open_ended[0].name}, which says not what to pass; "
+            "pass forward=lambda model, data: ..."
+        )
+    return [Parameter(p.name, p.default is p.empty) for p in named]
+
+
+def is_adjacency(value: Any) -> bool:
+    """Whether a graph is given as a matrix, which carries its weights itself."""
+    if not isinstance(value, Tensor):
+        return hasattr(value, "sparse_sizes") or hasattr(value, "coo")
+    return value.layout != torch.strided or (value.is_floating_point() and value.dim() == 2)
+
+
+ASK = "pass forward=lambda model, data: ... to say how the model is called"
+SAME_RUN = 1e-5
+"""Logits closer than this beside the largest differ by rounding: the runs are the same model's."""
+RunOutputs = list[Tensor] | None
+"""The floating tensors that a run gave; None: it raised."""
+
+
+def choose_arguments(model: nn.Module, data: Any) -> tuple[CallPlan, str]:
+    """What to call the model's forward with, and that call in words.
+
+    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``.
+    """
+    arguments = _Arguments(model, data)
+    arguments.settle()
+    plan = arguments.plan
+    parts = [_shown(name, given.source, f"data.{name}") for name, given in plan.items()]
+    return plan, f"forward({', '.join(parts)})" + arguments.remark()
+
+
+def _shown(name: str, source: str, usual: str) -> str:
+    return name if source in (name, usual) else f"{name}={source}"
+
+
+class _Arguments:
+    """A model's arguments, looked for in data."""
+
+    def __init__(self, model: nn.Module, data: Any) -> None:
+        self.model, self.data = model, data
+        self.parameters = parameters_of(model)
+        self.names = [parameter.name for parameter in self.parameters]
+        self.graphs = [name for name in ADJACENCIES if field(data, name) is not None]
+        edges = field(data, "edge_index")
+        flat = isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape[0] == 2
+        self.num_edges = int(edges.shape[1]) if flat else None
+        self.plan: CallPlan = {}
+        """What is certain: names that data has, features, graph, and data itself."""
+        if self._takes_data():
+            self.plan[self.names[0]] = Given(data, "data")
+        for place, parameter in enumerate(self.parameters):
+            given = self.plan.get(parameter.name) or self._certain(place, parameter)
+            if given is not None:
+                self.plan[parameter.name] = given
+
+    def _takes_data(self) -> bool:
+        if not self.names:
+            return False
+        first, needed = self.names[0], [p.name for p in self.parameters if p.required]
+        alone = needed == [first] or self.names == [first]
+        known = field(self.data, first) is not None or first in (*FEATURES, *GRAPHS)
+        return first in ("data", "batch") or (alone and (first in WHOLE or not known))
+
+    def _certain(self, place: int, parameter: Parameter) -> Given | None:
+        name = parameter.name
+        if name in LABELS and not parameter.required:
+            return None
+        own = self._given(name)
+        if own is not None:
+            return own
+        if name in LAYERWISE:
+            return self._layers()
+        second = place == 1 and parameter.required and not self._has_graph(name)
+        if name in FEATURES:
+            return self._given("x")
+        if name in GRAPHS or second:
+            return self._given(self.graphs[0]) if self.graphs else None
+        if name in BATCHES:
+            return self._given("batch")
+        if place == 0 and parameter.required and "x" not in self.names:
+            return self._given("x")
+        return None
+
+    def _has_graph(self, besides: str) -> bool:
+        known = (*GRAPHS, *LAYERWISE)
+        return any(name in known for name in self.names if name != besides)
+
+    def _given(self, name: str) -> Given | None:
+        value = field(self.data, name)
+        return None if value is None else Given(value, f"data.{name}")
+
+    def _layers(self) -> Given | None:
+        """The whole graph at every layer, in the form a neighbour sampler hands it out."""
+        if self.num_edges is None:
+            return None
+        size = int(field(self.data, "num_nodes") or field(self.data, "x").shape[0])
+        convs = sum(isinstance(module, MessagePassing) for module in self.model.modules())
+        layer = (field(self.data, "edge_index"), None, (size, size))
+        return Given([layer] * convs, f"the whole graph at each of {convs} layers")
+
+    # Where names leave doubt --------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Fill what is open, and ask about what could be meant otherwise."""
+        open_ones = [p for p in self.parameters if p.name not in self.plan]
+        for parameter in sorted(open_ones, key=lambda p: not p.required):
+            found = self._candidates(parameter.name)
+            if parameter.required:
+                self._fill_required(parameter.name, found)
+            elif found:
+                self._fill_optional(parameter.name, found)
+        self._ask_about_graphs()
+        self._ask_about_labels()
+        order = {name: place for place, name in enumerate(self.names)}
+        self.plan = dict(sorted(self.plan.items(), key=lambda item: order[item[0]]))
+
+    def remark(self) -> str:
+        """Which arguments for edges stayed at their defaults though data has values for edges."""
+        if not any(self._candidates(kind) for kind in ("edge_weight", "edge_attr")):
+            return ""
+        kinds = (*WEIGHTS, *TYPES, *VECTORS)
+        left = [n for n in self.names if n in kinds and n not in self.plan]
+        return f"; {', '.join(left)} left at default" if left else ""
+
+    def _candidates(self, name: str) -> list[Given]:
+        """What of the data's edge-level tensors could fill a parameter of this name."""
+        graphs = [self.plan[n].value for n in self.names if n in GRAPHS and n in self.plan]
+        kind = next((k for k in (WEIGHTS, TYPES, VECTORS) if name in k), None)
+        if self.num_edges is None or kind is None or any(map(is_adjacency, graphs[:1])):
+            return []
+        found = [(key, field(self.data, key)) for key in field_names(self.data)]
+        fitting = [(k, v) for k, v in found if self._edge_like(k, v) and _fits(k, v, kind)]
+        return [
+            # A column would be broadcast against a row of degrees to a square matrix.
+            Given(value.squeeze(1), f"data.{key}.squeeze(1)")
+            if kind is WEIGHTS and value.dim() == 2
+            else Given(value, f"data.{key}")
+            for key, value in fitting
+        ]
+
+    def _edge_like(self, key: str, value: Any) -> bool:
+        return (
+            isinstance(value, Tensor)
+            and value.layout == torch.strided
+            and value.dim() >= 1
+            and value.shape[0] == self.num_edges
+            and value.dtype != torch.bool
+            and EDGE_LIKE.search(key) is not None
+            and NOT_EDGE_LIKE.search(key) is None
+        )
+
+    def _fill_required(self, name: str, found: Sequence[Given]) -> None:
+        if not found:
+            kept = ", ".join(field_names(self.data)) or "nothing"
+            raise InputError(
+                f"the model's forward needs `{name}`, which data does not have (it has {kept}); "
+                "add it to data or pass forward=lambda model, data: ..."
+            )
+        if len(found) > 1:
+            raise InputError(f"the model's forward needs `{name}`, {_could(found)}; {ASK}")
+        self.plan[name] = found[0]
+
+    def _fill_optional(self, name: str, found: Sequence[Given]) -> None:
+        passed = {_field_of(other) for other in self.plan.values()}
+        if len(found) == 1 and _field_of(found[0]) not in passed:
+            if self._outcome(name, found[0]) is not None:
+                self.plan[name] = found[0]
+            return
+        base = self._outcome()
+        tried = [(given, self._outcome(name, given)) for given in found]
+        telling = [(given, out) for given, out in tried if _rivals(out, base)]
+        if not telling or (len(found) == 1 and self._matters(found[0], base)):
+            return
+        if any(_rivals(out, telling[0][1]) for _, out in telling):
+            options = [given for given, _ in telling]
+            raise InputError(f"the model's forward takes `{name}`, {_could(options)}; {ASK}")
+        self.plan[name] = telling[0][0]
+
+    def _matters(self, given: Given, base: RunOutputs) -> bool:
+        """Whether the logits change when this is passed where its own name asks for it."""
+        same = [n for n, other in self.plan.items() if _field_of(other) == _field_of(given)]
+        return _rivals(self._outcome(without=same), base)
+
+    def _ask_about_graphs(self) -> None:
+        for name, given in list(self.plan.items()):
+            if name not in GRAPHS or given.source == f"data.{name}" or len(self.graphs) < 2:
+                continue
+            options = [Given(field(self.data, other), f"data.{other}") for other in self.graphs]
+            runs = [(option, self._outcome(name, option)) for option in options]
+            runs = [(option, out) for option, out in runs if out is not None]
+            if any(_rivals(out, runs[0][1]) for _, out in runs):
+                could = _could([option for option, _ in runs])
+                raise InputError(f"the model's forward takes `{name}`, {could}; {ASK}")
+            self.plan[name] = runs[0][0] if runs else given
+
+    def _ask_about_labels(self) -> None:
+        for name in (n for n in self.names if n in LABELS and n not in self.plan):
+            given = self._given(name)
+            if given is not None and _rivals(self._outcome(name, given), self._outcome()):
+                raise InputError(
+                    f"the model's forward takes `{name}`, which data has and which changes the "
+                    f"logits; {ASK}"
+                )
+
+    def _outcome(
+        self, name: str = "", given: Given | None = None, without: Sequence[str] = ()
+    ) -> RunOutputs:
+        """What the plan gives, with another argument or without some."""
+        plan = self.plan if given is None else {**self.plan, name: given}
+        try:
+            with preserved(self.model):
+                out = self.model(**{n: one.value for n, one in plan.items() if n not in without})
+        except Exception:
+            return None  # not how anybody runs this model
+        return [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.is_floating_point()]
+
+
+def _fits(key: str, value: Tensor, kind: tuple[str, ...]) -> bool:
+    single = value.numel() == value.shape[0]
+    if kind is TYPES:
+        return single and not value.is_floating_point()
+    if kind is WEIGHTS:
+        return single and "type" not in key and "rel" not in key
+    return value.is_floating_point() or key in VECTORS
+
+
+def _field_of(given: Given) -> str:
+    """``data.edge_attr`` of ``data.edge_attr.squeeze(1)``."""
+    return ".".join(given.source.split(".")[:2])
+
+
+def _could(options: Sequence[Given]) -> str:
+    *most, last = [option.source for option in options]
+    text = f"{', '.join(most)} or {last}" if most else last
+    return f"which {text} could fill"
+
+
+def _rivals(left: RunOutputs, right: RunOutputs) -> bool:
+    """Whether two runs gave outputs of the same shapes that differ in value."""
+    if left is None or right is None or [t.shape for t in left] != [t.shape for t in right]:
+        return False
+    return any(not _agree(one, other) for one, other in zip(left, right, strict=True))
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    if one.numel() == 0:
+        return True
+    size = float(torch.maximum(one.abs().max(), other.abs().max()))
+    return bool(torch.allclose(one, other, rtol=SAME_RUN, atol=SAME_RUN * size, equal_nan=True))
+
+
+# Node types --------------------------------------------------------------------------------------
+
+
+CATEGORY = ("node_type", "target_type", "target_node_type", "target_ntype", "ntype", "out_type",
+            "output_type", "predict_type", "category", "target")  # fmt: skip
+"""Parameters that say which type of node is classified."""
+EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
+
+
+def typed_arguments(
+    model: nn.Module, data: Any, node_type: str | None, leave: Sequence[str] = ()
+) -> tuple[Callable[[], dict[str, Any]], str]:
+    """The arguments of every run, made anew since models write into what they get, and in words.
+
+    ``leave``: parameters that the caller has values for.
+    """
+    asked = [p for p in parameters_of(model) if p.name not in leave]
+    finder = _TypedFinder(data, node_type, asked)
+    found = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
+    missing = [p.name for p in finder.parameters if p.required and found[p.name] is None]
+    if missing:
+        raise InputError(
+            f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have for "
+            f"its types of nodes or edges; {ASK}"
+        )
+    given = {name: value for name, value in found.items() if value is not None}
+    parts = [_shown(name, source, f"{name}_dict") for name, (source, _) in given.items()]
+
+    def fresh() -> dict[str, Any]:
+        return {name: copied(value) for name, (_, value) in given.items()}
+
+    return fresh, f"forward({', '.join(parts)})"
+
+
+class _TypedFinder:
+    def __init__(self, data: Any, node_type: str | None, parameters: list[Parameter]) -> None:
+        self.data, self.node_type, self.parameters = data, node_type, parameters
+
+    def find(self, place: int, parameter: Parameter) -> tuple[str, Any] | None:
+        """Where a parameter's value is from, and the value; None: data has nothing for it."""
+        name, needed = parameter.name, parameter.required
+        plain = name.removesuffix("_dict")
+        if plain in LABELS and not needed:
+            return None
+        if place == 0 and self._is_whole(plain):
+            return "data", self.data
+        if plain in CATEGORY and self.node_type is not None:
+            return repr(self.node_type), self.node_type
+        if plain == "metadata":
+            return "data.metadata()", self.data.metadata()
+        if plain in GRAPHS or plain in FEATURES:
+            return self._of_role(plain)
+        own = typed_field(self.data, plain)
+        if own is not None:
+            return f"{plain}_dict", own
+        kept = untyped_field(self.data, name)
+        if kept is not None:
+            return name, kept
+        if plain in (*WEIGHTS, *VECTORS, *TYPES):
+            return self._of_edges()
+        return self._by_place(place) if needed else None
+
+    def _is_whole(self, name: str) -> bool:
+        others = [p for p in self.parameters[1:] if p.required and p.name not in CATEGORY]
+        return name in ("data", "batch", "hetero_data") or (name in WHOLE and not others)
+
+    def _of_role(self, name: str) -> tuple[str, Any] | None:
+        if name in FEATURES:
+            features = typed_field(self.data, name) or typed_field(self.data, "x")
+            return None if features is None else ("x_dict", features)
+        edges = typed_field(self.data, name) or edges_of(self.data)
+        held = "adj_t" if typed_field(self.data, "edge_index") is None else "edge_index"
+        return f"{held}_dict", edges
+
+    def _of_edges(self) -> tuple[str, Any] | None:
+        found = [(f"{name}_dict", typed_field(self.data, name)) for name in EDGE_FIELDS]
+        found = [(name, value) for name, value in found if value is not None]
+        return found[0] if len(found) == 1 else None
+
+    def _by_place(self, place: int) -> tuple[str, Any] | None:
+        """Of the first two the role that no other has by its name: features, then edges."""
+        names = {parameter.name.removesuffix("_dict") for parameter in self.parameters}
+        roles = [("x", FEATURES), ("edge_index", GRAPHS)]
+        free = [role for role, known in roles if not names & set(known)]
+        if place > 1 or not free:
+            return None
+        return self._of_role(free[min(place, len(free) - 1)])
+
+
+# Calls -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -91,10 +764,15 @@ def one_graph(data: Any, model: nn.Module, forward: Forward | None) -> Any:
     return data
 
 
-def invocation(model: nn.Module, data: Any, forward: Forward | None) -> Invocation:
+def invocation(
+    model: nn.Module, data: Any, forward: Forward | None, node_type: str | None = None
+) -> Invocation:
     """How the model is run on the data."""
     if forward is not None:
-        return Invocation(lambda: forward(model, own_copy(data)), "given by forward=")
+        return Invocation(lambda: forward(model, copied(data)), "given by forward=")
+    if is_typed(data):
+        fresh, text = typed_arguments(model, data, node_type)
+        return Invocation(lambda: model(**fresh()), text)
     if not parameters_of(model):
         return Invocation(model, "forward()")
     plan, text = choose_arguments(model, data)
@@ -104,12 +782,7 @@ def invocation(model: nn.Module, data: Any, forward: Forward | None) -> Invocati
     pair = tuple(field(data, name) for name in fields)
     if names and all(isinstance(one, Tensor) for one in pair):
         return Invocation(lambda: model(pair), f"forward(({', '.join(fields)}))")
-    return Invocation(lambda: model(**{n: own_copy(v) for n, v in arguments.items()}), text)
-
-
-def own_copy(value: Any) -> Any:
-    """A graph whose fields a forward may set unnoticed; its tensors are shared."""
-    return copy.copy(value) if isinstance(value, BaseData) else value
+    return Invocation(lambda: model(**{n: copied(v) for n, v in arguments.items()}), text)
 
 
 def _unpacked(model: nn.Module, parameter: str) -> tuple[str, ...]:
@@ -181,47 +854,6 @@ def _raising_line(error: BaseException) -> str:
 # Node types --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class TypedCall:
-    """How a model is run, and the graph with the type that it classifies."""
-
-    call: Invocation
-    """Gives what the model says of that type."""
-    graph: TypedGraph
-    classes: int | None
-    """How many classes that type's labels have, if known."""
-
-
-def typed_call(
-    model: nn.Module, data: Any, forward: Forward | None, node_type: str | None
-) -> TypedCall:
-    """How a model is run on data of several node types."""
-    counts = counts_of(data)
-    if node_type is not None:
-        check_type(node_type, counts)
-    known = node_type or _only(_labelled(data, counts))
-    plain = _whole_call(model, data, forward, known)
-    whole = replace(plain, run=lambda: _of_nodes(plain(), data, counts))
-    chosen = known or _by_output(whole(), counts, _labelled(data, counts))
-    labels = (typed_field(data, "y") or {}).get(chosen)
-    classes = count_classes_of(labels, counts[chosen])
-    call = replace(
-        whole,
-        run=lambda: _of_type(whole(), chosen, counts, classes),
-        text=f"{whole.text}; logits of {chosen!r}",
-    )
-    return TypedCall(call, TypedGraph(counts, edges_of(data), chosen), classes)
-
-
-def _whole_call(
-    model: nn.Module, data: Any, forward: Forward | None, node_type: str | None
-) -> Invocation:
-    if forward is not None:
-        return Invocation(lambda: forward(model, own_copy(data)), "given by forward=")
-    arguments, text = typed_arguments(model, data, node_type)
-    return Invocation(lambda: model(**{n: own_copy(v) for n, v in arguments().items()}), text)
-
-
 def _of_nodes(output: Any, data: Any, counts: Mapping[str, int]) -> Any:
     """The output, unless it has a row for every graph of a batch."""
     graphs = getattr(data, "num_graphs", None) if isinstance(data, Batch) else None
@@ -238,10 +870,8 @@ def _of_nodes(output: Any, data: Any, counts: Mapping[str, int]) -> Any:
 
 def _labelled(data: Any, counts: Mapping[str, int]) -> list[str]:
     """The types with a label for every node."""
-    labels = typed_field(data, "y") or {}
-    if not isinstance(data, HeteroData):
-        labels = {kind: y for kind, y in labels.items() if kind in counts}
-    return [kind for kind, y in labels.items() if isinstance(y, Tensor) and kind in counts]
+    labels = (typed_field(data, "y") or {}).items()
+    return [kind for kind, y in labels if isinstance(y, Tensor) and kind in counts]
 
 
 def _only(kinds: Sequence[str]) -> str | None:
@@ -353,8 +983,7 @@ def on_data(
 ) -> ModelOnData:
     """The model on data, with the node type that is classified where there are several."""
     if is_typed(data):
-        found = typed_call(model, data, forward, node_type)
-        return ModelOnData(model, data, found.call, found.graph.nodes, found.classes, found.graph)
+        return _on_typed(model, data, forward, node_type)
     if node_type is not None:
         raise InputError(
             f"node_type is {node_type!r:.60}, but data is a {type(data).__name__} without types "
@@ -363,7 +992,28 @@ def on_data(
     refuse_node_types(data, model, forward is not None)
     nodes = count_nodes(data)
     call = invocation(model, data, forward)
-    return ModelOnData(model, data, call, nodes, count_classes(data, nodes))
+    return ModelOnData(model, data, call, nodes, count_classes(field(data, "y"), nodes))
+
+
+def _on_typed(
+    model: nn.Module, data: Any, forward: Forward | None, node_type: str | None
+) -> ModelOnData:
+    counts = counts_of(data)
+    if node_type is not None and (not isinstance(node_type, str) or node_type not in counts):
+        raise InputError(f"node_type is {node_type!r:.60}; choose one of {listed(counts)}")
+    labelled = _labelled(data, counts)
+    known = node_type or _only(labelled)
+    plain = invocation(model, data, forward, known)
+    whole = replace(plain, run=lambda: _of_nodes(plain(), data, counts))
+    chosen = known or _by_output(whole(), counts, labelled)
+    classes = count_classes((typed_field(data, "y") or {}).get(chosen), counts[chosen])
+    call = replace(
+        whole,
+        run=lambda: _of_type(whole(), chosen, counts, classes),
+        text=f"{whole.text}; logits of {chosen!r}",
+    )
+    graph = TypedGraph(counts, edges_of(data), chosen)
+    return ModelOnData(model, data, call, counts[chosen], classes, graph)
 
 
 def as_batch(data: Any, model: nn.Module) -> Any:
@@ -395,7 +1045,7 @@ def of_subgraph(exposure: Exposure, data: Any) -> Exposure:
         return exposure  # another thing by that name
     if whole.is_floating_point() or whole.is_complex() or whole.dtype == torch.bool:
         return exposure
-    numbered = named(exposure, whole.long().to(exposure.recipients.device))
+    numbered = replace(exposure, n_id=whole.long().to(exposure.recipients.device))
     if seeds is None:
         return numbered
     count = _seeds(seeds, exposure.num_nodes)
@@ -417,6 +1067,241 @@ def _seeds(given: Any, nodes: int) -> int:
     return count
 
 
-def named(exposure: Any, n_id: Tensor) -> Any:
-    """The same exposure with the graph's node numbers."""
-    return replace(exposure, n_id=n_id)
+# What of the output are logits -------------------------------------------------------------------
+
+
+LOGITS = ("logits", "logit", "y_pred", "scores")
+"""Names of an output that say what it is."""
+TWO_CLASSES = "as the two classes (0, z)"
+"""Said of a model's call where it gives one logit per row."""
+NAMED = "pass forward=lambda model, data: ... that returns the logits"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where in a model's output the logits are, and in which form."""
+
+    place: Any = None
+    """The key of the output in a tuple or dict; None: the output itself."""
+    binary: bool = False
+    """Whether one logit z per node stands for the two classes (0, z), of which softmax gives the
+    sigmoid of z."""
+    outputs: Outputs = "classes"
+    single: bool = False
+    """Whether the numbers of the only row come without an axis for rows."""
+    text: str = ""
+    """What was read, in words that follow the call."""
+
+    def __call__(self, output: Any) -> Tensor:
+        """The logits [N, C], of two classes z alone."""
+        inner = output if isinstance(output, tuple | list) else _fields(output)
+        tensor: Tensor = output if self.place is None else inner[self.place]
+        if self.single:
+            return tensor.reshape(1, -1)
+        return tensor.unsqueeze(1) if tensor.dim() == 1 else tensor
+
+
+def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
+    """How many graphs an output has rows for; None where it speaks of nodes.
+
+    Where it speaks of both (logits of graphs beside embeddings of nodes), labels decide, and
+    without labels the graphs that data says it has.
+    """
+    rows = [
+        len(value)
+        for _, value in tensors_of(output)
+        if value.is_floating_point() and value.dim() in (1, 2)
+    ]
+    known, y = _graphs_of(data), field(data, "y")
+    if nodes is not None and known in (None, 1) and _is_of_one(output, nodes):
+        return 1
+    if nodes is None or not rows:
+        return None
+    if nodes in rows:
+        labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
+        told = labelled if labelled in rows and labelled in (known, 1) else None
+        return None if told == nodes else told
+    return known if known in rows else rows[0]
+
+
+def _is_of_one(output: Any, nodes: int) -> bool:
+    """Whether an output is the numbers of a single graph, without an axis for graphs."""
+    numbers = isinstance(output, Tensor) and output.is_floating_point()
+    return numbers and output.dim() < 2 and output.numel() not in (0, nodes)
+
+
+def _graphs_of(data: Any) -> int | None:
+    """How many graphs data says it has."""
+    known, batch = field(data, "num_graphs"), field(data, "batch")
+    if isinstance(known, int):
+        return known
+    return int(batch.max()) + 1 if isinstance(batch, Tensor) and batch.numel() else None
+
+
+def read_output(
+    output: Any,
+    nodes: int | None,
+    classes: int | None = None,
+    outputs: Outputs | None = None,
+    data: Any = None,
+    noun: str = "node",
+) -> Reading:
+    """Find the logits in a model's output.
+
+    Of several tensors with a row per ``noun`` they are the one that is called so, else the only one
+    with a column per class. Where ``outputs`` is None the labels of ``data`` say what they are.
+    """
+    found = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
+    if not found:
+        raise InputError(
+            f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
+        )
+    nodes = nodes or (found[0][1].shape[0] if found[0][1].dim() else 0)
+    single = nodes == 1 and isinstance(output, Tensor) and output.dim() < 2
+    if single:
+        found = [(None, found[0][1].reshape(1, -1))]
+    rows = [(k, v) for k, v in found if v.dim() in (1, 2) and v.shape[0] == nodes]
+    if not rows:
+        shape = list(found[0][1].shape)
+        raise ExposureRefused(
+            f"the model returns a tensor of shape {shape} for {nodes} nodes, and an exposure needs "
+            "one row of logits per node, or one per graph; where its forward keeps some of them, "
+            "such as out[:batch_size] or out[mask], pass a forward= that returns all rows"
+        )
+    wide = [(k, v) for k, v in rows if v.dim() == 2 and v.shape[1] > 1]
+    chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows
+    if len(chosen) > 1 and classes is not None:
+        chosen = [(k, v) for k, v in chosen if v.shape[-1] == classes] or chosen
+    chosen = _without_softmaxes(chosen)
+    if len(chosen) > 1:
+        listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
+        raise InputError(
+            f"the model returns several tensors with a row per {noun}: {listed}; "
+            "pass forward=lambda model, data: ... that returns the logits among them"
+        )
+    key, logits = chosen[0]
+    columns = logits.shape[1] if logits.dim() == 2 else 1
+    kind = outputs or infer_outputs(data, columns, nodes)
+    words = _words(output, key, not wide, kind, outputs is None)
+    return Reading(key, not wide and kind == "classes", kind, single, words)
+
+
+SAME = 1e-4
+"""How far a (log-)softmax may be from that of the logits beside it: above what float32 rounds,
+below any other output by chance."""
+
+
+def _without_softmaxes(found: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
+    """Of logits and their own softmax or log_softmax, which say the same, the logits alone."""
+    for key, logits in found:
+        if logits.dim() != 2 or not bool(torch.isfinite(logits).all()):
+            continue
+        made = (logits.log_softmax(1), logits.softmax(1))
+        others = [(k, v) for k, v in found if k != key]
+        if others and all(any(_close(v, one) for one in made) for _, v in others):
+            return [(key, logits)]
+    return found
+
+
+def _close(left: Tensor, right: Tensor) -> bool:
+    same = left.shape == right.shape
+    return same and torch.allclose(left.to(right.dtype), right, rtol=SAME, atol=SAME)
+
+
+def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
+    """The tensors at the top of an output and their keys."""
+    if isinstance(output, Tensor):
+        yield None, output
+    elif isinstance(output, tuple | list):
+        yield from ((k, v) for k, v in enumerate(output) if isinstance(v, Tensor))
+    else:
+        yield from ((k, v) for k, v in _fields(output).items() if isinstance(v, Tensor))
+
+
+def _fields(output: Any) -> Mapping[Any, Any]:
+    """What a mapping or a dataclass holds by name; empty for anything else."""
+    if isinstance(output, Mapping):
+        return output
+    if is_dataclass(output) and not isinstance(output, type):
+        return {one.name: getattr(output, one.name) for one in fields(output)}
+    return {}
+
+
+def _kind(output: Any) -> str:
+    if isinstance(output, Tensor):
+        return f"{output.dtype} (predictions have no margins)"
+    return type(output).__name__
+
+
+def _named(key: Any) -> str:
+    return f"output {key!r}"
+
+
+def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> str:
+    count = len(output) if isinstance(output, tuple | list) else len(_fields(output))
+    text = "" if key is None else f"; logits are {_named(key)} of its {count}"
+    if kind != "classes":
+        return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
+    return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")
+
+
+def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
+    """Raise unless the logits are finite and precise; the message names what is not."""
+    if logits.dtype not in (torch.float32, torch.float64):
+        held = {one.dtype for one in model.parameters() if one.is_floating_point()}
+        if held <= {torch.float32, torch.float64} and held:
+            told = " and ".join(sorted(map(str, held)))
+            raise InputError(
+                f"the model's weights are {told} but its logits {logits.dtype}, as under "
+                "torch.autocast; take the autocast out of its forward to have it exposed"
+            )
+        raise InputError(
+            f"the model computes in {logits.dtype}; convert it with model.float(), and its data "
+            "with data.x = data.x.float()"
+        )
+    if bool(torch.isfinite(logits).all()):
+        return
+    what = "the model's logits hold NaN or infinite values"
+    weights = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in weights:
+        if not is_finite(tensor):
+            raise InputError(f"{what}, and so does its weight `{name}`; train or load it again")
+    for name in field_names(data):
+        value = field(data, name)
+        if isinstance(value, Tensor) and not is_finite(value):
+            raise InputError(f"{what}, and so does data.{name}; mend the data")
+    raise InputError(
+        f"{what} though its weights and data are finite: it overflows {logits.dtype}, or divides "
+        "by zero; try model.double() on double data, or scale the features"
+    )
+
+
+def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
+    """What the labels of data say that the outputs are; classes where they say nothing.
+
+    Zeros and ones (and −1 for unknown), one column per output and not one of them per row, are
+    labels; other real numbers are values.
+    """
+    y = field(data, "y")
+    if not isinstance(y, Tensor) or y.is_complex() or y.shape[:1] != (nodes,) or not nodes:
+        return "classes"
+    known = y[~torch.isnan(y)] if y.is_floating_point() else y
+    if y.dim() <= 2 and y.numel() == nodes:
+        return _inferred_of_one(known, columns)
+    if y.dim() != 2 or y.numel() != nodes * columns:
+        return "classes"
+    flags = bool(((known == 0) | (known == 1)).all())
+    if not flags and bool((known == 0).any()) and bool((known == 1).any()):
+        flags = bool(((known == 0) | (known == 1) | (known == -1)).all())  # −1: unknown
+    if not flags:
+        return "values" if y.is_floating_point() else "classes"
+    return "classes" if bool((y.sum(1) == 1).all()) else "labels"
+
+
+def _inferred_of_one(known: Tensor, columns: int) -> Outputs:
+    """What one number per node says, of a model with so many outputs."""
+    if known.is_floating_point() and bool((known != known.round()).any()):
+        return "values"  # no class is called so
+    # Whole numbers in a whole type are classes, even of a single logit: one against the rest.
+    classes = columns > 1 or not known.is_floating_point()
+    return "classes" if classes or bool(((known == 0) | (known == 1)).all()) else "values"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.backbones import Frozen, Operator
-from gnn_repair.exposure.parts import mixture_of
+from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.exposure.state import digest_of_weights
 from gnn_repair.exposure.value import Exposure, Group, derived_exposure
 from gnn_repair.kernels import Pattern

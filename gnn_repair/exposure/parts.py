@@ -1,9 +1,9 @@
-"""Terms as they lie in memory; some recipients alone; several subgraphs or batches as one."""
+"""Some recipients of an exposure alone; several subgraphs or batches as one."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,61 +14,10 @@ from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation
-from gnn_repair.kernels import Pattern, mix
+from gnn_repair.exposure.pieces import NodeNames, cut_terms
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.names import NodeNames
     from gnn_repair.exposure.value import Exposure
-
-NUMBERS = 1 << 22
-"""Numbers of a table that are looked at together: 32 MB in double precision, where a graph of a
-million nodes has tables ten times as large and a comparison holds five of them."""
-
-
-def slices(rows: int, width: int) -> Iterator[slice]:
-    """The rows of a table so wide, in order; at least one slice, which may be empty."""
-    step = max(1, NUMBERS // max(1, width))
-    for start in range(0, max(1, rows), step):
-        yield slice(start, min(start + step, rows))
-
-
-CHUNK = 1 << 24
-"""Numbers of the aggregate that go through a head at once: 128 MB, and a few times that for the
-values in between."""
-
-
-def through_head(head: HeadGraph, aggregate: Tensor, nodes: Tensor) -> Tensor:
-    """T of the aggregates [k, D] of some nodes [k], some rows at a time."""
-    step = max(1, CHUNK // max(1, head.width))
-    parts = zip(aggregate.split(step), nodes.split(step), strict=True)
-    return torch.cat([head(rows, some) for rows, some in parts])
-
-
-def mixture_of(terms: Pattern, coefficients: Tensor, contributions: Tensor) -> Tensor:
-    """Σ λ ℓ of every recipient, [S, n, C].
-
-    Args:
-        terms: recipients × rows of the table.
-        coefficients: λ, [S or 1, T].
-        contributions: ℓ, the table [S, R, C].
-    """
-    members, rows, classes = contributions.shape
-    table = contributions.transpose(0, 1).reshape(rows, members * classes)
-    mixed = mix(terms, coefficients.to(table.dtype).t().contiguous(), table)
-    return mixed.view(-1, members, classes).transpose(0, 1)
-
-
-def cut_terms(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Segments and term numbers of the recipients at ``positions``."""
-    each = torch.arange(groups, device=positions.device)
-    index = (positions.unsqueeze(1) * groups + each).view(-1)
-    lengths = segments.diff()[index]
-    cut = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    shift = torch.repeat_interleave(segments[index] - cut[:-1], lengths)
-    return cut, torch.arange(int(cut[-1]), device=cut.device) + shift
-
-
-# Some recipients ----------------------------------------------------------------------------------
 
 
 class Focus(NamedTuple):

@@ -48,12 +48,7 @@ def lazy_parameters(model: nn.Module) -> list[str]:
 
 
 def refuse_untrained(model: nn.Module, lazy: list[str]) -> None:
-    """Raise where a run has just given a lazy parameter its first, random values.
-
-    Args:
-        model: the model.
-        lazy: what :func:`lazy_parameters` gave before the run.
-    """
+    """Raise where a run has just given a parameter that was ``lazy`` its first, random values."""
     filled = sorted(set(lazy) - set(lazy_parameters(model)))
     if filled:
         raise InputError(
@@ -153,14 +148,7 @@ def forget_propagations(model: nn.Module) -> None:
 
 
 def changing(model: nn.Module, run: Callable[[], Tensor], logits: Tensor, gap: float) -> str:
-    """What to say of a model whose logits were others in another run.
-
-    Args:
-        model: the model.
-        run: runs it.
-        logits: what its first run gave.
-        gap: how far the run was off in which its messages were watched.
-    """
+    """What to say of a model whose first ``logits`` were others in another run, by ``gap``."""
     seen = [run() for _ in range(2)]
     if all(torch.equal(one, logits) for one in seen):
         return (
@@ -255,6 +243,25 @@ def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
     return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+def alike(left: Any, right: Any, tolerance: float = 0.0) -> bool:
+    """Whether two tensors hold the same numbers in the same form."""
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return False
+    forms = [(one.device, one.dtype, one.layout, one.shape) for one in (left, right)]
+    if left is right or forms[0] != forms[1]:
+        return left is right
+    pairs = zip(dense_parts(left), dense_parts(right), strict=True)
+    if not tolerance:
+        return all(torch.equal(one, other) for one, other in pairs)
+    return all(torch.allclose(a, b, rtol=tolerance, equal_nan=True) for a, b in pairs)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether none of its numbers is NaN or infinite."""
+    values = dense_parts(tensor)[-1]
+    return not values.is_floating_point() or bool(torch.isfinite(values).all())
 
 
 def fingerprint_of_model(model: nn.Module, hops: str, classes: int) -> tuple[str, ...]:

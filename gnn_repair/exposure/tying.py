@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import EXACT, RECONSTRUCTION
-from gnn_repair.exposure.parts import mixture_of
+from gnn_repair.exposure.pieces import EXACT, RECONSTRUCTION, mixture_of
 from gnn_repair.kernels import Pattern
 
 if TYPE_CHECKING:

@@ -27,27 +27,25 @@ from torch import Tensor
 
 import gnn_repair
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import (
+from gnn_repair.exposure.heads.operations import HeadGraph
+from gnn_repair.exposure.parts import concatenated, local_values
+from gnn_repair.exposure.pieces import (
     EXACT,
+    ONE_KIND,
+    NodeNames,
     check_exposure,
     check_with_head,
     classes_for,
     coefficients_for,
-    member_for,
-    nodes_for,
-)
-from gnn_repair.exposure.heads.operations import HeadGraph
-from gnn_repair.exposure.names import ONE_KIND, NodeNames, describe, one_line, term_frame
-from gnn_repair.exposure.parts import (
-    concatenated,
     cut_terms,
-    local_values,
+    member_for,
     mixture_of,
+    nodes_for,
     slices,
     through_head,
 )
-from gnn_repair.exposure.saving import read_pieces, write_exposure
 from gnn_repair.exposure.tying import TIED, tied
+from gnn_repair.exposure.views import describe, one_line, read_pieces, term_frame, write_exposure
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.notebook import shown

@@ -17,8 +17,8 @@ from torch_geometric.explain.config import ModelMode, ModelTaskLevel
 from torch_geometric.nn import MessagePassing
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import require_outputs
 from gnn_repair.exposure.from_model import expose
+from gnn_repair.exposure.pieces import require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve

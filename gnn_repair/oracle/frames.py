@@ -11,7 +11,7 @@ from torch import Tensor
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.checks import classes_for, require_outputs
+from gnn_repair.exposure.pieces import classes_for, require_outputs
 from gnn_repair.oracle.problems import require_exposure
 from gnn_repair.oracle.questions.stable import without_each_source
 from gnn_repair.oracle.solution import Solution, require_class_answers

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import classes_for, require_outputs
+from gnn_repair.exposure.pieces import classes_for, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import F1, F1Counts
 from gnn_repair.notebook import shown

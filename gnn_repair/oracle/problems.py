@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import classes_for, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph
+from gnn_repair.exposure.pieces import classes_for, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.value import Exposure, Replay
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.names import ONE_KIND, NodeNames, recipients_called
+from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, recipients_called
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.certificate import verify

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import as_table
 from gnn_repair.exposure.links.value import LinkExposure
+from gnn_repair.exposure.pieces import as_table
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.fallback import solve_with_highs, solve_with_second_attempts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
+from gnn_repair.exposure.pieces import ONE_KIND, NodeNames
 from gnn_repair.oracle.problems import (
     CAN,
     FAILED,

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.parts import mixture_of
+from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.kernels import Pattern, drop_rows, mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product, read_product
 from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, pool, rows_read

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.checks import nodes_for, require_outputs, truths_for
+from gnn_repair.exposure.pieces import nodes_for, require_outputs, truths_for
 from gnn_repair.f1 import F1, f1_of
 from gnn_repair.repair.base import FittedRepair
 from gnn_repair.repair.targets import check_exposure_given

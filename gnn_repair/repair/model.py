@@ -19,12 +19,17 @@ from torch_geometric.data.data import BaseData
 from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.calling import Forward
-from gnn_repair.exposure.data import copied, is_typed, typed_arguments_as_data
+from gnn_repair.exposure.calling import (
+    TWO_CLASSES,
+    Forward,
+    copied,
+    is_typed,
+    read_output,
+    typed_arguments_as_data,
+)
 from gnn_repair.exposure.from_model import ExposurePlan
 from gnn_repair.exposure.heads.logit_form import TAKEN_OFF
-from gnn_repair.exposure.names import recipients_called
-from gnn_repair.exposure.output import TWO_CLASSES, read_output
+from gnn_repair.exposure.pieces import recipients_called
 from gnn_repair.exposure.state import dense_parts, fingerprint_of_model
 from gnn_repair.exposure.tying import MARK
 from gnn_repair.files import contents_of, load_tensors, save_tensors

@@ -19,9 +19,9 @@ from gnn_repair.checks import as_nodes
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.checks import truths_for
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.parts import focused
+from gnn_repair.exposure.pieces import truths_for
 from gnn_repair.f1 import micro_scores
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.dropout import LOW

@@ -20,8 +20,8 @@ from gnn_repair.budget import check_type
 from gnn_repair.checks import as_classes, as_member, as_nodes, check_edges
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.checks import require_outputs
 from gnn_repair.exposure.heads.head import followed_by
+from gnn_repair.exposure.pieces import require_outputs
 from gnn_repair.methods import METHODS, title_of
 from gnn_repair.oracle.heads.search import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach

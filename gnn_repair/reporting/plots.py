@@ -12,7 +12,7 @@ from torch import Tensor
 from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.checks import classes_for, member_for, require_outputs
+from gnn_repair.exposure.pieces import classes_for, member_for, require_outputs
 from gnn_repair.methods import rung_title as title_of
 from gnn_repair.oracle.metrics import Changes, LabelReach
 from gnn_repair.oracle.questions.ranges import ValueRange

@@ -86,7 +86,7 @@ def test_a_kink_that_probes_miss_makes_a_tail() -> None:
 @pytest.mark.parametrize("read", [True, False])
 def test_sparse_buffers(layout: str, read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their digest is tested elsewhere; nothing else minds them."""
-    place = "gnn_repair.exposure.record.exposing.fingerprint_of_model"
+    place = "gnn_repair.exposure.from_model.fingerprint_of_model"
     monkeypatch.setattr(place, lambda *_: ("0" * 16,))
     torch.manual_seed(0)
     model = SparseBuffer(layout, read)

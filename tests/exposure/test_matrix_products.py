@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,11 +73,15 @@ def test_vectors_are_products_too() -> None:
 
 
 def test_a_wrong_entry_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certification reweights the matrix itself: with another matrix it must differ."""
-    from gnn_repair.exposure.record import replay
+    """Certification runs the model: with entries of another matrix it must differ."""
+    from gnn_repair.exposure.record import build
 
-    honest = replay._matrix
-    monkeypatch.setattr(replay, "_matrix", lambda *given: honest(*given) * 1.001)
+    def wrong(*given: Any) -> Any:
+        block = honest(*given)
+        return replace(block, coefficients=block.coefficients * 1.001)
+
+    honest = build._product_block
+    monkeypatch.setattr(build, "_product_block", wrong)
     model, data = Graphs(torch.spmm).double(), Data(x=graph().x, adj=coo(dense()))
     with pytest.raises(ExposureRefused, match=r"reweighted messages in .* the model diff"):
         expose(model, data)

@@ -16,8 +16,8 @@ from torch_geometric.data import Data, HeteroData
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
-from gnn_repair.exposure.record import exposing
-from gnn_repair.exposure.record import filters as sizes
+from gnn_repair.exposure import from_model as exposing
+from gnn_repair.exposure.record import build as sizes
 from tests.helpers.models.convolutions import CASES, NODES, graph
 from tests.helpers.models.convolutions import Net as CaseNet
 from tests.helpers.models.refused_models import REFUSED, Net

@@ -42,7 +42,7 @@ def test_later_graphs_are_not_certified(case, monkeypatch):
     model, data, fitted = case
     repaired = gr.repaired(model, fitted)
     repaired(data.x, data.edge_index)
-    monkeypatch.setattr("gnn_repair.exposure.record.exposing.certify", None)
+    monkeypatch.setattr("gnn_repair.exposure.from_model.certify", None)
     other = graph(1, 25)
     assert repaired(other.x, other.edge_index).shape == (25, CLASSES)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.published import counted, plural
 from gnn_repair.reporting import gather, report, write_figures
 from tests.helpers.report.report_worlds import make_exposure

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import (
     Activation,
     Add,
@@ -25,7 +27,7 @@ from gnn_repair.exposure.heads.operations import (
     Softmax,
     pruned,
 )
-from gnn_repair.exposure.parts import mixture_of
+from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.kernels import Pattern
 
@@ -78,10 +80,13 @@ def is_affine(head: HeadGraph) -> bool:
 
 
 def in_logits(exposure: Exposure) -> Exposure:
-    """Labels whose probabilities the model gives, as labels whose logits it gives."""
-    if exposure.head is None or not ends_in_sigmoid(exposure.head):
+    """Labels whose probabilities the model gives, as labels whose logits it gives.
+
+    One column of a softmax of two is the sigmoid of their difference.
+    """
+    head = None if exposure.head is None else logit_head(exposure.head)
+    if head is None:
         return exposure
-    head = without_sigmoid(exposure.head)
     aggregate = replace(exposure.aggregate, called=exposure.called + TAKEN_OFF)
     if is_affine(head):
         return folded(aggregate, head, exposure.residual)
@@ -90,6 +95,25 @@ def in_logits(exposure: Exposure) -> Exposure:
     replay = exposure.replay
     run = None if replay is None else logit_of(replay)
     return aggregate.with_head(head, logits, exposure.residual, run)
+
+
+def as_two_classes(exposure: Exposure) -> Exposure:
+    """The classes (0, z) of one logit z per node."""
+    replay = exposure.replay
+    changed: dict[str, Any] = {
+        "outputs": "classes",
+        "frozen_logits": pad(exposure.frozen_logits, (1, 0)),
+        "replay": None if replay is None else lambda given: pad(replay(given), (1, 0)),
+    }
+    if exposure.head is None:
+        for name in ("contributions", "fixed_logits"):
+            changed[name] = pad(getattr(exposure, name), (1, 0))
+        return replace(exposure, **changed)
+    count = len(exposure.head.operations)
+    zero = Constant((), exposure.frozen_logits.new_zeros(1))
+    operations = [*exposure.head.operations, zero, Concatenate((count + 1, count))]
+    made = simplified(operations, [*exposure.head.widths(), 1, 2], len(operations))
+    return replace(exposure, head=HeadGraph(exposure.head.width, tuple(made)), **changed)
 
 
 def logit_of(replay: Replay) -> Replay:

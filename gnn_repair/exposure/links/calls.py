@@ -18,9 +18,17 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.call_arguments import choose_arguments, typed_arguments
-from gnn_repair.exposure.calling import Forward, Invocation, invocation
-from gnn_repair.exposure.data import Relation, counts_of, in_words, is_typed, typed_field
+from gnn_repair.exposure.calling import (
+    Forward,
+    Invocation,
+    Relation,
+    choose_arguments,
+    counts_of,
+    invocation,
+    is_typed,
+    typed_arguments,
+    typed_field,
+)
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
 """Names of a forward's parameter for the links to predict."""
@@ -273,7 +281,7 @@ def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:
             raise InputError(f"links names {noun} {low if low < 0 else high}, which does not exist")
     same = (links[0] == links[1]).nonzero()
     if same.numel() and nouns[0] == nouns[1]:
-        first, where = int(same[0]), "" if relation is None else f" in {in_words(relation)}"
+        first, where = int(same[0]), "" if relation is None else f" in {' '.join(relation)}"
         raise InputError(
             f"link {first}{where} joins {nouns[0]} {int(links[0, first])} with itself: to reweight "
             "one end's messages is to reweight the other's; leave it out"

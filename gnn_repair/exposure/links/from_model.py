@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.calling import Forward, ModelOnData, on_data, one_graph
-from gnn_repair.exposure.checks import excused, residual_limit
+from gnn_repair.exposure.calling import Forward, ModelOnData, Reading, on_data, one_graph
+from gnn_repair.exposure.from_model import Exposing, Wanted, held_parts, operation_of
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.heads.head import affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import (
@@ -39,10 +39,8 @@ from gnn_repair.exposure.links.calls import (
     relation_of,
 )
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
-from gnn_repair.exposure.output import Reading
-from gnn_repair.exposure.parts import cut_terms
+from gnn_repair.exposure.pieces import cut_terms
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, gathered
-from gnn_repair.exposure.record.exposing import Exposing, Wanted
 from gnn_repair.exposure.record.recorder import (
     GATHERS,
     LINKS,
@@ -61,11 +59,12 @@ from gnn_repair.exposure.record.replay import (
     CapturePlan,
     Replay,
     Substitutes,
+    excused,
     giving,
     random_mixed,
     relative_gap,
+    residual_limit,
 )
-from gnn_repair.exposure.record.words import held_parts, operation_of
 from gnn_repair.exposure.state import emptied, refuse_compiled, resting
 from gnn_repair.exposure.value import Exposure, HeldPart
 

@@ -23,9 +23,12 @@ from gnn_repair.exposure.record.recorder import (
     is_in_place,
 )
 from gnn_repair.exposure.record.reductions import NodeRows, Reduction, distinct, reshaped
+from gnn_repair.exposure.state import alike
 
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
 """Operations that give no negative numbers."""
+ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
+FILLED = {"full", "full_like", "new_full", "fill"}
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
 JOINED = {"any", "all", "sum", "logical_not", "bitwise_not", "logical_or", "bitwise_or"}
 """Operations by which truth values become one."""
@@ -270,12 +273,7 @@ class Analysis:
         return sorted(found)
 
     def moved_in(self, final: Collection[int], nodes: int) -> list[int]:
-        """Operations that put other nodes' rows beside a recipient's own, without any sum.
-
-        Args:
-            final: the final sums.
-            nodes: how many nodes there are, of all types.
-        """
+        """Operations that put other nodes' rows, of so many, beside a recipient's own; no sums."""
         found = set[int]()
 
         def count(number: int) -> int:
@@ -332,12 +330,7 @@ class Analysis:
         return any(value.live and value.rows for value in factors)
 
     def refuse_branches(self, sites: Sequence[FinalSite], where: Callable[[str], str]) -> None:
-        """Raise where Python looks at a number that reweighted messages reach.
-
-        Args:
-            sites: the final sums.
-            where: a module's title, by its name.
-        """
+        """Raise where Python looks at a number that reweighted messages reach."""
         for place in sorted(self.reached(sites)):
             step = self.record.steps[place]
             if step.looks and not self._only_finite(step):
@@ -379,13 +372,27 @@ class Analysis:
         roots = [self.value(self.root(read)) for read in step.reads]
         return step.name in ("mm", "addmm") and any(r.step < 0 and r.name and r.live for r in roots)
 
-    def root(self, number: int) -> int:
-        """The value itself, before it was moved, repeated or copied."""
+    def unmoved(self, number: int) -> tuple[int, list[int]]:
+        """The value before it was moved, repeated or copied; and the values on the way there."""
+        passed = list[int]()
         while True:
             step = self.maker(number)
             if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
-                return number
+                return number, passed
+            passed.append(number)
             number = step.args[0].number
+
+    def root(self, number: int) -> int:
+        """The value itself, before it was moved, repeated or copied."""
+        return self.unmoved(number)[0]
+
+    def is_zero(self, number: int | None) -> bool:
+        """Whether numbers are zero by how they are made."""
+        step = None if number is None else self.maker(self.root(number))
+        if step is None:
+            return number is None
+        filled = [a for a in step.args if isinstance(a, int | float)][-1:]
+        return step.name in ZEROS or (step.name in FILLED and filled == [0])
 
     def sum_behind(self, number: int) -> int | None:
         """The sum that numbers are, but for a small constant against zero."""
@@ -400,16 +407,12 @@ class Analysis:
 
     def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
         """The value behind moves and repetitions, and which of its numbers stands where."""
-        pushes: list[Push] = [lambda t: t.expand(tuple(shape))]
-        while True:
-            step = self.maker(number)
-            if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
-                break
-            if step.name in MOVES:
-                pushes.append(_mover(step, self.value(number).shape))
-            number = step.args[0].number
+        number, passed = self.unmoved(number)
+        steps = [(self.record.steps[self.value(n).step], self.value(n).shape) for n in passed[::-1]]
+        pushes = [_mover(step, own) for step, own in steps if step.name in MOVES]
         own = self.value(number).shape
-        return number, _pushed(pushes[::-1], torch.arange(prod(own)).view(own))
+        places = torch.arange(prod(own)).view(own)
+        return number, pushed(pushes, places).expand(tuple(shape))
 
     def reached(self, sites: Sequence[FinalSite]) -> set[int]:
         """The operations that depend on what the operations behind some sites make."""
@@ -458,7 +461,8 @@ class Parts:
     """The value with the relation of every entry, where each relation has a matrix of its own."""
 
 
-def _pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
+def pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
+    """A tensor moved as another one was."""
     for push in pushes:
         tensor = push(tensor)
     return tensor
@@ -491,7 +495,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
     def place_of(value: int, shape: tuple[int, ...]) -> Tensor:
         own = analysis.value(value).shape
         numbers = torch.arange(prod(own)).view(own).expand(shape)
-        return _pushed(pushes[::-1], numbers)
+        return pushed(pushes[::-1], numbers)
 
     while True:
         step, shape = analysis.maker(number), analysis.value(number).shape
@@ -537,7 +541,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             count = len(shape) - len(inner) + 1
             each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
             try:
-                channels = _pushed(pushes[::-1], each.expand(shape))
+                channels = pushed(pushes[::-1], each.expand(shape))
             except (ValueError, RuntimeError):
                 break
             return Parts(
@@ -632,6 +636,21 @@ class FinalSite:
     shortened: bool = False
     """Whether it is a filter's last hop, and earlier hops stay inside h."""
 
+    base: int | None = None
+    """What the sum is added to, where that is not zero."""
+
+    def flat(self, value: Tensor) -> Tensor:
+        """[rows, channels] of a tensor that is laid out as the sum."""
+        moved = value.unsqueeze(0) if self.axis is None else value.movedim(self.axis, 0)
+        return moved.reshape(len(moved), -1)
+
+    def laid_out(self, flat: Tensor, shape: torch.Size) -> Tensor:
+        """The tensor behind what :meth:`flat` gives."""
+        if self.axis is None:
+            return flat.reshape(shape)
+        rest = [size for axis, size in enumerate(shape) if axis != self.axis]
+        return flat.reshape(shape[self.axis], *rest).movedim(0, self.axis)
+
     @property
     def sums(self) -> set[int]:
         """All sums that it is made of."""
@@ -673,7 +692,8 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         )  # fmt: skip
     number, after = step.result, list[After]()
     parts = parts_of(analysis, reduction) if reduction.matrix is None else None
-    while reduction.base is None or not analysis.value(reduction.base).live:
+    base = None if analysis.is_zero(reduction.base) else reduction.base
+    while base is None:
         readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
         if len(readers) != 1:
             break
@@ -687,7 +707,9 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         after.append(found)
         number = reader.result
     rows = analysis.recipient_rows(place, size)
-    return FinalSite(number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows)
+    return FinalSite(
+        number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows, base=base
+    )
 
 
 def _divides_by_count(
@@ -745,3 +767,211 @@ def _is_denominator(
         return False
     weights = {analysis.root(f.value) for f in parts.factors}
     return analysis.root(total.message) in weights
+
+
+# Filters -----------------------------------------------------------------------------------------
+#
+# Several hops of one operator with nothing but numbers between them, Σ γ_k Â^k x. A value is a
+# polynomial of Â applied to some base where it is a sum, over the same entries with the same
+# numbers, of such a polynomial, or a linear combination, with numbers, of polynomials of one base.
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedHop:
+    """One application of Â."""
+
+    site: FinalSite
+    table: int
+    between: frozenset[int]
+    """The operations that make messages of the table."""
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Σ_k γ_k Â^k base."""
+
+    base: int
+    hop: RecordedHop | None
+    powers: tuple[float, ...]
+
+
+class Filters:
+    """The polynomials in a record."""
+
+    def __init__(self, analysis: Analysis, size: int, holder: Callable[[int], str]) -> None:
+        """Find all hops of ``size`` recipients; ``holder``: an operation's convolution, by name."""
+        self.analysis, self.size, self.holder = analysis, size, holder
+        self.hops: dict[int, RecordedHop] = {}
+        self._forms: dict[int, Form] = {}
+        for place in sorted(analysis.needed):
+            reduction = analysis.record.steps[place].reduction
+            if reduction is not None and reduction.size == size:
+                hop = self._hop(place)
+                if hop is not None:
+                    self.hops[hop.site.value] = hop
+
+    def _hop(self, place: int) -> RecordedHop | None:
+        site = site_of(self.analysis, place, self.size)
+        reduction = site.reduction
+        if reduction.batched:
+            return None
+        if reduction.matrix is not None:
+            if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
+                return None
+            return RecordedHop(site, self.analysis.root(reduction.message), frozenset())
+        parts = site.parts
+        if parts is None or parts.table is None or len(reduction.axes) > 1 or parts.axis != 0:
+            return None
+        if any(self.analysis.value(factor.value).live for factor in parts.factors):
+            return None
+        between = self.analysis.above([reduction.message]) - self.analysis.above([parts.table])
+        return RecordedHop(site, parts.table, frozenset(between))
+
+    def form(self, number: int) -> Form:
+        """A value as a polynomial; of itself where it is none."""
+        if number not in self._forms:
+            self._forms[number] = self._found(number)
+        return self._forms[number]
+
+    def _found(self, number: int) -> Form:
+        alone = Form(self.analysis.canonical.get(number, number), None, (1.0,))
+        hop = self.hops.get(number)
+        if hop is not None:
+            inner = self.form(hop.table)
+            if inner.hop is not None and not self.same(inner.hop, hop):
+                inner = Form(self.analysis.canonical.get(hop.table, hop.table), None, (1.0,))
+            return Form(inner.base, hop, (0.0, *inner.powers))
+        step = self.analysis.maker(number)
+        if step is None or not step.args or not isinstance(step.args[0], Ref):
+            return alone
+        if step.name in SAME:
+            return self.form(step.args[0].number)
+        if step.name in ("add", "sub") and len(step.args) == 2 and isinstance(step.args[1], Ref):
+            second = -1.0 if step.name == "sub" else 1.0
+            second *= float(step.kwargs.get("alpha", 1))
+            left, right = (self.form(argument.number) for argument in step.args)
+            return self._sum(left, right, second) or alone
+        if step.name in ("mul", "div") and len(step.args) == 2:
+            return self._scaled(step) or alone
+        if step.name == "neg":
+            inner = self.form(step.args[0].number)
+            return replace(inner, powers=tuple(-c for c in inner.powers))
+        return alone
+
+    def _sum(self, left: Form, right: Form, factor: float) -> Form | None:
+        if left.base != right.base:
+            return None
+        if left.hop and right.hop and not self.same(left.hop, right.hop):
+            return None
+        size = max(len(left.powers), len(right.powers))
+        padded = [f.powers + (0.0,) * (size - len(f.powers)) for f in (left, right)]
+        powers = tuple(a + factor * b for a, b in zip(*padded, strict=True))
+        return Form(left.base, left.hop or right.hop, powers)
+
+    def _scaled(self, step: RecordedStep) -> Form | None:
+        values = [self._number(argument) for argument in step.args]
+        if values[1] is not None and isinstance(step.args[0], Ref):
+            inner, number = self.form(step.args[0].number), values[1]
+            factor = 1 / number if step.name == "div" else number
+        elif values[0] is not None and isinstance(step.args[1], Ref) and step.name == "mul":
+            inner, factor = self.form(step.args[1].number), values[0]
+        else:
+            return None
+        return replace(inner, powers=tuple(factor * c for c in inner.powers))
+
+    def _number(self, argument: Any) -> float | None:
+        if isinstance(argument, int | float):
+            return float(argument)
+        kept = self.analysis.value(argument.number).kept if isinstance(argument, Ref) else None
+        one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
+        return float(kept) if one and kept is not None else None
+
+    def same(self, left: RecordedHop, right: RecordedHop) -> bool:
+        """Whether two hops send over the same entries with the same numbers."""
+        return left is right or same_entries(self.analysis, left.site, right.site)
+
+    # Exits -------------------------------------------------------------------------------------
+
+    def sites(self, final: Sequence[int], reached: set[int]) -> list[FinalSite]:
+        """The sites of final sums, as :meth:`Analysis.final` gives them; of filters theirs."""
+        found: dict[int, FinalSite] = {}
+        for place in final:
+            site = site_of(self.analysis, place, self.size)
+            form = self.form(site.value)
+            exits = self._exits(site, form, reached) if form.hop is not None else []
+            found |= {exit.value: exit for exit in exits or [site]}
+        return [found[value] for value in sorted(found)]
+
+    def is_filter(self, site: FinalSite) -> bool:
+        """Whether a sum is the last hop of several."""
+        return len(self.form(site.value).powers) > 2
+
+    def _exits(self, site: FinalSite, form: Form, reached: set[int]) -> list[FinalSite]:
+        """The values of a filter that something else reads; none where there is only one hop."""
+        assert form.hop is not None
+        chain = {}
+        for value in sorted(
+            {out for p in self.analysis.needed for out in self.analysis.record.steps[p].outs}
+        ):
+            other = self.form(value)
+            if other.hop is not None and other.base == form.base and self.same(other.hop, form.hop):
+                chain[value] = other
+        hops = [self.hops[value] for value in chain if value in self.hops]
+        if len(hops) < 2 or all(len(other.powers) < 3 for other in chain.values()):
+            return []
+        inside = set().union(*(hop.between for hop in hops)) | {hop.site.step for hop in hops}
+        inside |= {self.analysis.value(value).step for value in chain}
+        sums = frozenset(hop.site.step for hop in hops)
+        exits = []
+        for value, other in chain.items():
+            readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
+            outside = any(r not in inside for r in readers) or value == self.analysis.record.output
+            if outside and value in reached:
+                powers = Powers(other.powers, form.base, sums)
+                exits.append(replace(site, value=value, powers=powers, base=None))
+        own = self.holder(form.hop.site.step)
+        first = {
+            r for r in self.analysis.readers.get(form.base, ())
+            if r in self.analysis.needed and r not in inside and self.holder(r) == own
+        }  # fmt: skip
+        if first and own and form.base in reached:
+            powers = Powers((1.0,), form.base, sums, frozenset(first))
+            exits.insert(0, replace(site, value=form.base, powers=powers, base=None))
+        return exits
+
+
+def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
+    """Whether two sums go over the same entries with the same numbers, as the record says."""
+    mine, theirs = one.parts, two.parts
+    left, right = one.reduction, two.reduction
+    if (mine is None) != (theirs is None) or left.factor != right.factor:
+        return False
+    marks = [[a.inverse for a in site.after] for site in (one, two)]
+    if marks[0] != marks[1]:
+        return False
+    pairs: list[tuple[int | None, int | None]] = []
+    for a, b in zip(one.after, two.after, strict=True):
+        if not torch.equal(a.place, b.place):
+            return False
+        pairs.append((a.value, b.value))
+    if mine is None or theirs is None:
+        pairs.append((left.matrix, right.matrix))
+    else:
+        forms = [
+            (p.scale, p.table is None, r.mean, [f.inverse for f in p.factors])
+            for p, r in ((mine, left), (theirs, right))
+        ]
+        if forms[0] != forms[1] or not alike(left.recipients, right.recipients):
+            return False
+        if mine.table is None and not alike(left.sources, right.sources):
+            return False
+        pairs += [(f.value, g.value) for f, g in zip(mine.factors, theirs.factors, strict=True)]
+        pairs += [] if mine.table is None else [(mine.index, theirs.index)]
+    return all(_equal(analysis, a, b) for a, b in pairs if a is not None and b is not None)
+
+
+def _equal(analysis: Analysis, left: int, right: int) -> bool:
+    one, two = analysis.root(left), analysis.root(right)
+    if analysis.canonical.get(one, one) == analysis.canonical.get(two, two):
+        return True
+    return alike(analysis.value(one).kept, analysis.value(two).kept)

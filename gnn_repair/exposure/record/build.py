@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.data import TypedGraph
+from gnn_repair.exposure.calling import TypedGraph
 from gnn_repair.exposure.heads.building import Frame, Places
-from gnn_repair.exposure.names import NodeNames
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
-from gnn_repair.exposure.record.filters import polynomial
-from gnn_repair.exposure.value import Exposure, Group, derived_exposure
+from gnn_repair.exposure.pieces import NodeNames
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, pushed
+from gnn_repair.exposure.value import LAST_HOP, Exposure, Group, derived_exposure
 from gnn_repair.kernels import Pattern, mix
 
 
@@ -54,8 +62,6 @@ class Mixture:
     weight: Tensor
     """[C, D] float64: W, the affine map from h to what the exposure's channels are."""
     context: Context
-    entries: Tensor
-    """[T] the entry of the block behind each term."""
 
     @cached_property
     def pattern(self) -> Pattern:
@@ -84,12 +90,8 @@ def assemble(
 ) -> tuple[Exposure, Tensor | None]:
     """The exposure, and the place in it of each term of the mixtures one after the other.
 
-    The place is None where terms kept their order (one group).
-
-    Args:
-        mixtures: its groups.
-        logits: what β and the mixture add up to, [N, C].
-        about: the exposure's other fields.
+    The place is None where terms kept their order (one group). ``logits``: what β and the mixture
+    add up to, [N, C]; ``about``: the exposure's other fields.
     """
     messages, state, starts = _contexts([mixture.context for mixture in mixtures])
     segments, order = _layout(mixtures)
@@ -223,6 +225,8 @@ class SiteChannels:
     """[d] places among the site's channels."""
     first: int = 0
     """The first of the columns."""
+    rest: Tensor | None = None
+    """[n, d] what entries of no node add, as those of a dense batch's empty rows do."""
 
     @property
     def columns(self) -> slice:
@@ -254,10 +258,6 @@ class Block:
     rows: Tensor
     """[T] the state behind each entry."""
     by_entry: bool
-    entries: Tensor | None = None
-    """[T] the entry of the sum behind each; None: in order. Entries of nobody are no terms."""
-    scale: Tensor | None = None
-    """[T] what every message is multiplied by later on; the coefficients include it."""
     kind: int | None = None
     """The relation, where one sum goes over several."""
 
@@ -306,22 +306,24 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     assert reduction.recipients is not None
     axes, recipients = reduction.axes, reduction.recipients.reshape(-1)
     entries = recipients.numel()
-    whole = parts.channels if parts.channels is not None else None
     shape = analysis.value(reduction.message).shape
-    sample = _first_entry([f.place for f in parts.factors], axes)
+    sample = [_first_entry(factor.place, axes) for factor in parts.factors]
     width = prod(size for a, size in enumerate(shape) if a not in axes)
     last = width if shape[-1:] == () or len(shape) - 1 in axes else shape[-1]
     keys = torch.stack([torch.arange(width) // last, *sample])  # heads and stacks, then numbers
     _, block_of = keys.unique(dim=1, return_inverse=True)
     count = int(block_of.max()) + 1 if block_of.numel() else 0
     order = [int((block_of == b).nonzero()[0]) for b in range(count)]
-    states, rows, by_entry = _states(parts, kept, axes, whole, entries)
+    states, rows, by_entry = _states(parts, kept, axes, entries)
     sources = reduction.sources
     sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
     scale = None if after is None else after[recipients]
     if reduction.mean:
         counts = torch.bincount(recipients, minlength=reduction.size).to(states.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts
+    kinds = reduction.relations
+    if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
+        kinds = kept[parts.kinds].reshape(-1)
     found = []
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
@@ -329,18 +331,12 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         alpha = alpha if scale is None else alpha * scale
         block = Block(
             (SiteChannels(site, channels),), recipients, sources, alpha,
-            states if len(channels) == width else states[:, channels], rows, by_entry, scale=scale,
+            states if len(channels) == width else states[:, channels], rows, by_entry,
         )  # fmt: skip
-        kinds = reduction.relations if reduction.relations is not None else _kinds(parts, kept)
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():
             chosen = None if kind is None else kinds == kind
             found.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
     return [block for block in found if len(block.recipients)] or found[:1]
-
-
-def _kinds(parts: Parts, kept: Mapping[int, Tensor]) -> Tensor | None:
-    """The relation of every entry, where each has a matrix of its own."""
-    return None if parts.kinds is None else kept[parts.kinds].reshape(-1)
 
 
 def _of_recipients(
@@ -348,24 +344,25 @@ def _of_recipients(
 ) -> Block:
     """The block without entries to other types of node, or from the empty rows of a dense batch.
 
-    Args:
-        block: all entries.
-        site: their sum.
-        known: whether senders are.
-        chosen: [T] the entries of one relation; None: all.
-        kind: that relation.
+    ``known``: whether senders are; ``chosen``: [T] the entries of one relation, ``kind``.
     """
     block = block if kind is None else replace(block, kind=kind)
     if site.rows is not None:
         block = replace(block, recipients=site.rows[block.recipients])
-    kept = (block.sources >= 0) if known else torch.ones_like(block.sources, dtype=torch.bool)
-    kept = kept & (block.recipients >= 0)
-    kept = (kept if chosen is None else kept & chosen).nonzero().view(-1)
+    own = block.recipients >= 0 if chosen is None else chosen & (block.recipients >= 0)
+    absent = (own & (block.sources < 0) & known).nonzero().view(-1)
+    if len(absent):
+        size = site.reduction.size if site.rows is None else int(site.rows.max()) + 1
+        rest = block.states.new_zeros(size, block.states.shape[1])
+        added = block.coefficients[absent].unsqueeze(1) * block.states[block.rows[absent]]
+        rest.index_add_(0, block.recipients[absent], added)
+        block = replace(block, pieces=(replace(block.pieces[0], rest=rest),))
+        own[absent] = False
+    kept = own.nonzero().view(-1)
     if len(kept) == len(block.sources):
         return block
-    names = ("recipients", "sources", "coefficients", "rows", "scale")
-    parts = {n: getattr(block, n)[kept] for n in names if getattr(block, n) is not None}
-    return replace(block, entries=kept, **parts)
+    parts = {n: getattr(block, n)[kept] for n in ("recipients", "sources", "coefficients", "rows")}
+    return replace(block, **parts)
 
 
 def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
@@ -386,34 +383,22 @@ def _to_entries(tensor: Tensor, axes: Sequence[int]) -> Tensor:
     return tensor.permute(*axes, *rest)
 
 
-def _first_entry(places: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
-    return [_to_entries(p, axes)[(0,) * len(axes)].reshape(-1) for p in places]
-
-
-def _moved(parts: Parts, tensor: Tensor) -> Tensor:
-    for push in parts.pushes:
-        tensor = push(tensor)
-    return tensor
+def _first_entry(places: Tensor, axes: Sequence[int]) -> Tensor:
+    return _to_entries(places, axes)[(0,) * len(axes)].reshape(-1)
 
 
 def _states(
-    parts: Parts,
-    kept: Mapping[int, Tensor],
-    axes: Sequence[int],
-    channels: Tensor | None,
-    entries: int,
+    parts: Parts, kept: Mapping[int, Tensor], axes: Sequence[int], entries: int
 ) -> tuple[Tensor, Tensor, bool]:
-    """[M, R] in the message's channels, and the row of every entry."""
+    """[M, R] in the message's channels, the row of every entry, and whether each has its own."""
     if parts.table is None:
-        message = _to_entries(_moved(parts, kept[parts.whole]), axes)
+        message = _to_entries(pushed(parts.pushes, kept[parts.whole]), axes)
         message = message.reshape(entries, prod(message.shape[len(axes) :]))
         return message, torch.arange(entries), True
     table = kept[parts.table].movedim(parts.axis, 0).flatten(1)
-    assert channels is not None and isinstance(parts.index, int)
+    assert parts.channels is not None and parts.index is not None
     table = table if table.dim() > 1 else table.unsqueeze(1)
-    own = _to_entries(channels, axes)[(0,) * len(axes)].reshape(-1)
-    index = kept[parts.index]
-    return table[:, own], index.reshape(-1), False
+    return table[:, _first_entry(parts.channels, axes)], kept[parts.index].reshape(-1), False
 
 
 def _coefficients(
@@ -480,7 +465,7 @@ def _batched_blocks(
         alpha = alpha if scale is None else alpha * scale
         piece = SiteChannels(site, torch.arange(k * width, (k + 1) * width))
         states = table.flatten(0, 1)
-        block = Block((piece,), recipients, sources, alpha, states, rows, True, scale=scale)
+        block = Block((piece,), recipients, sources, alpha, states, rows, True)
         found.append(_of_recipients(block, site, True, None, None))
     return found
 
@@ -533,9 +518,7 @@ def _product_block(
         counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts
     alpha = alpha if scale is None else alpha * scale
-    return Block(
-        (SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale
-    )
+    return Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
 
 
 def of_sender_type(block: Block, graph: TypedGraph) -> Block:
@@ -569,13 +552,7 @@ def mixtures_of(
 ) -> list[Mixture]:
     """One group for each sign of the coefficients; entries with coefficient 0 are no terms.
 
-    Args:
-        block: the channels.
-        group: their name.
-        weight: see :class:`Mixture`.
-        context: what repairs see.
-        nodes: of all types.
-        by_recipient: [T] the block's entries sorted by recipient.
+    ``by_recipient``: [T] the block's entries sorted by recipient.
     """
     lowest = float(block.coefficients.min()) if len(block.coefficients) else 0.0
     signed = lowest < 0
@@ -600,7 +577,6 @@ def mixtures_of(
                 senders=behind,
                 weight=weight,
                 context=context,
-                entries=order,
             )
         )
     return found
@@ -626,12 +602,7 @@ def _sender_of_states(block: Block, nodes: int) -> Tensor:
 def context_of(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:
     """What repairs see: the convolution's own input where it is a matrix, else what is sent."""
     states = block.states
-    if pooled:
-        total = states.new_zeros(recipients, states.shape[1])
-        total.index_add_(0, block.recipients, states[block.rows])
-        size = torch.bincount(block.recipients, minlength=recipients).clamp(min=1)
-        return Context(states, total / size.unsqueeze(1))
-    if not block.by_entry:
+    if not (block.by_entry or pooled):
         pair = inputs if isinstance(inputs, tuple | list) and len(inputs) == 2 else (inputs, inputs)
         if isinstance(inputs, Mapping) and graph is not None:
             sender = graph.kind_of(int(block.sources.min()) if len(block.sources) else 0)
@@ -641,7 +612,9 @@ def context_of(block: Block, recipients: int, inputs: Any, pooled: bool, graph: 
             return Context(pair[0], pair[1])
         if graph is None and len(states) == recipients:
             return Context(states, states)
-    weights = block.coefficients.abs().unsqueeze(1)
+    weights = (
+        torch.ones_like(block.coefficients) if pooled else block.coefficients.abs()
+    ).unsqueeze(1)
     total = states.new_zeros(recipients, states.shape[1])
     total.index_add_(0, block.recipients, weights * states[block.rows])
     mass = weights.new_zeros(recipients, 1).index_add_(0, block.recipients, weights)
@@ -707,3 +680,275 @@ def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -
         )
     counts = torch.bincount(first, minlength=graphs)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+# Names ------------------------------------------------------------------------------------------
+
+
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+WEIGHED = {
+    "sum": "1 per {noun}",
+    "mean": "1 / its number of {noun}s",
+    "attention": "attention",
+    "weighted": "a weight that the model computes",
+    "scaled": "the graph's number per {noun} (weights, degrees)",
+}
+"""By how sums are weighed: what α is."""
+
+
+def holder_of(modules: Mapping[str, nn.Module], name: str) -> tuple[str, nn.Module | None]:
+    """The convolution, the aggregation, or else the module in which an operation happens."""
+    parts = name.split(".") if name else []
+    outer = [".".join(parts[:count]) for count in range(len(parts), -1, -1)]
+    for kind in (MessagePassing, Aggregation):
+        for prefix in outer:
+            if isinstance(modules.get(prefix), kind):
+                return prefix, modules[prefix]
+    return name, modules.get(name)
+
+
+def group_words(
+    analysis: Analysis, modules: Mapping[str, nn.Module], blocks: Sequence[Block],
+    graph: TypedGraph | None, pooled: bool,
+) -> Iterator[Group]:  # fmt: skip
+    """A group for every block, with a name of its own and a rule."""
+    pooled = pooled and analysis.centres is None
+    found = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
+    keys = [(group.name, holder) for group, holder, _ in found]
+    several = {name for name, count in Counter(name for name, _ in set(keys)).items() if count > 1}
+    used = Counter[tuple[str, str]]()
+    for key, (group, holder, module) in zip(keys, found, strict=True):
+        name = group.name
+        alike = [b for b, other in zip(blocks, keys, strict=True) if other == key]
+        if name in several and holder:
+            name = f"{name} ({holder if graph is None else _outer(holder)})"
+        sums = len({id(b.pieces[0].site) for b in alike})
+        if sums < len(alike):
+            kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
+            name = f"{name} {kind} {used[key]}"
+        elif len(alike) > 1:
+            relations = hasattr(module, "num_relations")
+            name = f"{name} relation {used[key]}" if relations else f"{name} {used[key] + 1}"
+        used[key] += 1
+        yield replace(group, name=name)
+
+
+def _outer(name: str) -> str:
+    """A convolution's name without the relation's at its end: ``conv2`` or ``convs.1``."""
+    parts = [part for part in name.split(".") if "__" not in part]
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "convs" else parts)
+
+
+def _named(
+    analysis: Analysis, modules: Mapping[str, nn.Module], block: Block, blocks: Sequence[Block],
+    graph: TypedGraph | None, pooled: bool,
+) -> tuple[Group, str, nn.Module | None]:  # fmt: skip
+    """The group of a block before names are told apart, its module's name, and the module."""
+    site = block.pieces[0].site
+    name, module = holder_of(modules, analysis.record.steps[site.step].module)
+    convolution = isinstance(module, MessagePassing | Aggregation)
+    kind = type(module).__name__ if convolution else _kind(site)
+    how, rule, origin = _rule(analysis, site, block, blocks, pooled)
+    if pooled:
+        kind = f"{how} pool"
+    base = name or kind
+    if graph is not None:
+        base = _relation(analysis, site, block, graph) or base
+    if site.powers is not None:
+        base = f"{name} {power_label(site.powers.coefficients)}".strip()
+    elif block.kind is not None and graph is None:
+        base = f"{base} relation {block.kind}"
+    if site.shortened:
+        base, rule = f"{base} last hop", f"{rule}; {LAST_HOP}"
+    return Group(base, f"{kind}: {rule}", origin), name, module
+
+
+def _kind(site: FinalSite) -> str:
+    if site.reduction.matrix is not None:
+        return "matrix product"
+    return "mean" if site.reduction.mean else "sum"
+
+
+def _weighing(analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block]) -> str:
+    """How a sum weighs its messages, as the coefficients show; no answer depends on it."""
+    mean = bool(site.after) or site.reduction.mean
+    for how in ("mean", "sum") if mean else ("sum", "mean"):
+        if _are_ones(block, by_count=how == "mean"):
+            return how
+    of, site = site, site.members[0] if site.members else site
+    factors = () if site.parts is None else site.parts.factors
+    numbers = [site.reduction.matrix, *(factor.value for factor in factors)]
+    if not any(n is not None and analysis.value(n).live for n in numbers):
+        return "scaled"
+    mass = block.coefficients.new_zeros(of.reduction.size, dtype=torch.float64)
+    for one in blocks:  # relations may share a softmax
+        first = one.pieces[0]
+        if first.site is of and first.channels[:1] == block.pieces[0].channels[:1]:
+            mass.index_add_(0, one.recipients, one.coefficients.double())
+    whole = bool(((mass[mass != 0] - 1).abs() < 1e-4).all())
+    return "attention" if whole else "weighted"
+
+
+def _are_ones(block: Block, by_count: bool) -> bool:
+    """Whether coefficients are 1, or 1 / the recipient's number of entries."""
+    alpha = block.coefficients
+    if by_count and len(alpha):
+        alpha = alpha * torch.bincount(block.recipients)[block.recipients]
+    return not len(alpha) or all(abs(float(end) - 1) < 1e-4 for end in torch.aminmax(alpha))
+
+
+def power_label(powers: Sequence[float]) -> str:
+    """Such as ``Â²``."""
+    used = [k for k, c in enumerate(powers) if c]
+    if len(used) == 1 and powers[used[0]] == 1.0:
+        return {0: "I", 1: "Â"}.get(used[0], "Â" + str(used[0]).translate(SUPERSCRIPT))
+    return f"Σ γₖ Âᵏ, K = {len(powers) - 1}"
+
+
+def _rule(
+    analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block], pooled: bool
+) -> tuple[str, str, str]:
+    """How messages are weighed, what α and h are, and where α comes from."""
+    if site.powers is not None:
+        label = power_label(site.powers.coefficients)
+        return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
+    how, noun = _weighing(analysis, site, block, blocks), site.sender if pooled else "message"
+    said = WEIGHED[how].format(noun=noun)
+    after = " / count" if site.after or site.reduction.mean else ""
+    site = site.members[0] if site.members else site
+    parts = site.parts
+    if site.reduction.matrix is not None or parts is None:
+        assert site.reduction.matrix is not None
+        live = analysis.value(site.reduction.matrix).live
+        origin = "the model" if live else "the matrix itself"
+        said = said if live or pooled else "the matrix's entry"
+        return how, f"α = {said}, h = the row that is multiplied", origin + after
+    state = "the whole message" if parts.table is None else "the sender's row"
+    state = f"the {noun}'s row".replace("row's ", "") if pooled else state
+    values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
+    told = [value.name or ("the model" if value.live else "the graph") for value in values]
+    origin = " × ".join(dict.fromkeys(told)) or "the sum itself"
+    return how, f"α = {said}, h = {state}", origin + after
+
+
+def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGraph) -> str:
+    """The relation whose edges a sum goes over, if the record shows one."""
+    relations = list(graph.edges)
+    if block.kind is not None and site.reduction.relations is not None:
+        itself = f"{graph.node_type} to itself"
+        return " ".join(relations[block.kind]) if block.kind >= 0 else itself
+    matrix = [] if site.reduction.matrix is None else [site.reduction.matrix]
+    above = analysis.leaves_above(matrix)
+    found = [r for r, edges in graph.edges.items() if id(edges) in above]
+    if len(found) == 1:
+        return " ".join(found[0])
+    known = block.sources[block.sources >= 0]
+    kinds = {graph.kind_of(int(end)) for end in (known.min(), known.max())} if len(known) else set()
+    return f"{kinds.pop()} to {graph.node_type}" if len(kinds) == 1 else ""
+
+
+# Powers of an operator ---------------------------------------------------------------------------
+
+
+NOISE = 1e-15
+"""Entries this small beside the largest are rounding left over by cancelling paths."""
+
+
+def polynomial(
+    recipients: Tensor, rows: Tensor, coefficients: Tensor, size: int, powers: Sequence[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Recipients, sources and entries of Σ γ_k Â^k."""
+    place = (recipients.cpu().numpy(), rows.cpu().numpy())
+    hop = sparse.coo_matrix(
+        (coefficients.double().cpu().numpy(), place), shape=(size, size)
+    ).tocsr()
+
+    def applied(start: Any) -> Iterator[Any]:
+        power, total = start, powers[0] * start
+        for coefficient in powers[1:]:
+            power = power @ hop
+            if coefficient:
+                total = total + coefficient * power
+        yield total.tocsr()
+
+    if len(powers) > 2:
+        refuse_too_large(estimated_terms(applied, size), size)
+    (total,) = applied(sparse.identity(size, format="csr"))
+    total.sum_duplicates()
+    values = total.data.copy()
+    values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0
+    kept = values != 0
+    counted = np.repeat(np.arange(size), np.diff(total.indptr))
+    return (
+        torch.from_numpy(counted[kept]).to(coefficients.device),
+        torch.from_numpy(total.indices.astype(np.int64)[kept]).to(coefficients.device),
+        torch.from_numpy(values[kept]).to(coefficients),
+    )
+
+
+LARGEST = 1 << 30
+"""Terms beyond which to refuse in any case: places of terms are 32-bit numbers."""
+BYTES_PER_TERM = 80
+"""Peak memory while exposing a product of hops, measured: 44 to 65 bytes, rounded up."""
+SHARE = 0.8
+"""Of the memory that is available; the rest is for the model and for what follows."""
+NOTEWORTHY = 1 << 25
+"""Terms from which on the size is told before the work begins: it will take a while."""
+SAMPLED_ENTRIES = 1 << 24
+"""Numbers that a sample of rows may form: about 200 MB, a second's work."""
+FEWEST, MOST = 8, 256
+"""Rows in a sample."""
+
+
+def estimated_terms(operators: Callable[[Any], Iterable[Any]], nodes: int) -> int:
+    """How many nonzeros a filter's operators have together, from some of their rows.
+
+    Args:
+        operators: from a matrix S [m, N] the products S P(Â) for the filter's polynomials P.
+        nodes: N.
+    """
+    count = min(nodes, max(FEWEST, min(MOST, SAMPLED_ENTRIES // max(nodes, 1))))
+    rows = np.random.default_rng(0).choice(nodes, size=count, replace=False)
+    sample = sparse.identity(nodes, format="csr")[np.sort(rows)]
+    found = sum(int(operator.nnz) for operator in operators(sample))
+    return round(found * nodes / count)
+
+
+def refuse_too_large(terms: int, nodes: int) -> None:
+    """Raise where the terms do not fit the machine; say it where they are many."""
+    needed, free = terms * BYTES_PER_TERM, available_memory()
+    size = (
+        f"the paths of several hops between {nodes:,} nodes make about {terms:,} terms "
+        f"({needed / 2**30:.1f} GiB while exposing"
+    )
+    last = "use hops='last' to expose the last hop alone"
+    if free is not None and needed > SHARE * free:
+        raise ExposureRefused(f"{size}, of {free / 2**30:.1f} GiB available); {last}")
+    if terms > LARGEST:
+        raise ExposureRefused(f"{size}), more than {LARGEST:,}; {last}")
+    if terms > NOTEWORTHY:
+        warnings.warn(f"{size}); {last}", stacklevel=2)
+
+
+def available_memory() -> int | None:
+    """Bytes that a process may still take; None where the system does not tell."""
+    known = list[int]()
+    for read in (_meminfo, _control_group):
+        with suppress(OSError, StopIteration, ValueError, AttributeError):
+            known.append(read())
+    return min(known, default=None)
+
+
+def _meminfo() -> int:
+    file = Path("/proc/meminfo")
+    if not file.exists():
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    lines = file.read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+
+
+def _control_group() -> int:
+    """What a container's limit leaves."""
+    names = ("max", "current")
+    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text("ascii") for name in names)
+    return int(limit) - int(used)

@@ -25,9 +25,9 @@ from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import Linear, MessagePassing
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.checks import centre
-from gnn_repair.exposure.output import two_classes
+from gnn_repair.exposure.pieces import centre
 from gnn_repair.exposure.record.reductions import (
+    HANDLERS,
     NodeRows,
     Reduction,
     along_axis,
@@ -60,21 +60,20 @@ class Head:
     read: Tensor | None = None
     gave: Tensor | None = None
 
-    def embedding(self, logits: Tensor, binary: bool) -> Tensor | None:
-        """What it read, [N, k], if what it gave are the logits (up to a shift per node).
+    def embedding(self, logits: Tensor, outputs: str) -> Tensor | None:
+        """What it read, [N, k], if what it gave are the logits (of classes up to a shift per node).
 
         Asked once: what it gave is forgotten, for on a large graph it is large.
         """
-        given, self.gave = self.gave, None
-        if given is None or self.read is None:
+        gave, self.gave = self.gave, None
+        if gave is None or self.read is None or gave.numel() != logits.numel():
             return None
-        gave = two_classes(given) if binary else given
-        if gave.shape != logits.shape:
-            return None
+        gave = gave.reshape(logits.shape)
+        shown = (centre(gave), centre(logits)) if outputs == "classes" else (gave, logits)
         # The same numbers but for a few float32 operations (a log_softmax, a sum) between them.
-        same = torch.allclose(centre(gave), centre(logits), rtol=1e-4, atol=1e-5)
-        if binary and not same:  # of labels a sigmoid may follow, which is taken off
-            same = torch.allclose(gave[:, 1:].sigmoid(), logits[:, 1:], rtol=1e-4, atol=1e-5)
+        same = torch.allclose(*shown, rtol=1e-4, atol=1e-5)
+        if outputs == "labels" and not same:  # a sigmoid may follow, which is taken off
+            same = torch.allclose(gave.sigmoid(), logits, rtol=1e-4, atol=1e-5)
         return self.read if same and self.read.dim() == 2 else None
 
 
@@ -90,16 +89,8 @@ SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones",
 
 LINKS = 1 << 40
 """Behind numbers of a list of links [2, L]: this plus the place in it, beyond all nodes."""
-REDUCED = ("sum", "mean", "min", "max", "mul")
-EXTENSIONS = {
-    "torch_scatter": (
-        *(f"segment_{how}_{form}" for how in REDUCED for form in ("csr", "coo")),
-        *(f"scatter_{how}" for how in REDUCED), "gather_csr", "gather_coo",
-    ),
-    "torch_sparse": tuple(f"spmm_{how}" for how in REDUCED),
-    "pyg": ("segment_matmul", "grouped_matmul"),
-}  # fmt: skip
-"""Operations of extensions that read or write rows of nodes."""
+EXTENSIONS = ("torch_scatter", "torch_sparse", "pyg")
+"""Namespaces of extensions with operations that read or write rows of nodes."""
 SILENT = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
 MOVES = {
@@ -532,7 +523,8 @@ class Recorder(TorchDispatchMode):
 
     def _refuse_writing(self, target: Tensor, func: Any) -> None:
         """Raise before the user's data is overwritten: every run would see other data."""
-        same = self._storages.get(target.untyped_storage()._cdata, {}) if is_dense(target) else {}
+        dense = target.layout == torch.strided
+        same = self._storages.get(target.untyped_storage()._cdata, {}) if dense else {}
         known = [self.leaves.get(number) for number, tensor in same.items() if tensor() is not None]
         for leaf in known:
             if leaf is not None and leaf.field:
@@ -610,11 +602,6 @@ def _is_kept(result: Tensor, whole: bool, live: bool) -> bool:
     return result.numel() == 1 or (not live and (whole or result.numel() == len(result)))
 
 
-def is_dense(tensor: Tensor) -> bool:
-    """Whether its numbers lie in one memory."""
-    return tensor.layout == torch.strided
-
-
 def tensors_in(out: Any) -> list[Tensor]:
     """The tensors that an operation returned."""
     if isinstance(out, Tensor):
@@ -640,23 +627,22 @@ def unfused() -> Iterator[None]:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        stack.enter_context(_without_onednn())
-        for namespace, names in EXTENSIONS.items():
-            for name in names:
-                if hasattr(getattr(torch.ops, namespace), name):
-                    library = stack.enter_context(_scoped_library(namespace, "IMPL"))
-                    for key in ("AutogradCPU", "AutogradCUDA"):
-                        library.impl(name, fallthrough_kernel, key)
+        # Setting the flag touches one for Intel GPUs, which PyTorch then warns about.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        for namespace, name in _extension_operations():
+            library = stack.enter_context(_scoped_library(namespace, "IMPL"))
+            for key in ("AutogradCPU", "AutogradCUDA"):
+                library.impl(name, fallthrough_kernel, key)
         yield
 
 
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Setting the flag touches one for Intel GPUs, which PyTorch then warns about.
-        warnings.simplefilter("ignore")
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
+@cache
+def _extension_operations() -> list[tuple[str, str]]:
+    """The operations of installed extensions that :data:`HANDLERS` knows."""
+    pairs = [(namespace, name) for namespace in EXTENSIONS for name in HANDLERS]
+    return [(space, name) for space, name in pairs if hasattr(getattr(torch.ops, space), name)]
 
 
 def record_run(

@@ -11,7 +11,7 @@ where it adds up numbers of different nodes, who sends to whom (:class:`Reductio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,8 @@ class Reduction:
     """Whether every recipient's sum is divided by its number of entries."""
     factor: float = 1.0
     """What the sum is multiplied by before it is added to ``base``."""
+    of_base: float = 1.0
+    """What ``base`` is multiplied by."""
     relations: Tensor | None = None
     """[T] the relation of every entry, −1: none, where the graph has several."""
     sender: str = "node"
@@ -340,29 +342,26 @@ def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
                 for part, rows in zip(parts, known, strict=True)
             ]
             partial = any(rows is None or rows.partial for rows in known)
-            made.append(NodeRows(_compact(ids, lambda several: join(several, dim)), partial))
+            made.append(NodeRows(_compact(ids, lambda some: join(some, dim), c.out.shape), partial))
         return [tuple(made)]
 
     return after
 
 
-def _compact(ids: list[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
+def _compact(
+    ids: list[Tensor], join: Callable[[list[Tensor]], Tensor], shape: torch.Size
+) -> Tensor:
     """Joined index tensors; what all parts repeat along the last axis is not written out."""
     last = ids[0].dim() - 1
     if last < 1 or any(part.stride(last) != 0 and part.shape[last] > 1 for part in ids):
         return join(ids)
-    whole = join([torch.empty(0).new_empty(part.shape, device="meta") for part in ids]).shape
     try:
         narrow = join([part.narrow(last, 0, 1) for part in ids])
     except RuntimeError:
         return join(ids)
-    if narrow.dim() == len(whole) and narrow.shape[:-1] == whole[:-1] and narrow.shape[-1] == 1:
-        return narrow.expand(whole)
-    # Joined along the channels: the same node in all of them, if it is.
-    first = narrow.narrow(narrow.dim() - 1, 0, 1)
-    if narrow.dim() == len(whole) and bool((narrow == first).all()):
-        return first.expand(whole)
-    return join(ids)
+    first = narrow[..., :1]  # joined along the channels: the same node in all of them, if it is
+    same_node = narrow.dim() == len(shape) and bool((narrow == first).all())
+    return first.expand(shape) if same_node else join(ids)
 
 
 # Gathers -----------------------------------------------------------------------------------------
@@ -471,16 +470,17 @@ def _entry_sum(
     message: Tensor,
     dim: int,
     index: Tensor,
-    base: Tensor | None,
-    mean: bool = False,
+    base: Tensor | None = None,
+    how: str = "sum",
     factor: float = 1.0,
 ) -> list[Behind]:
-    """out[…, index_t, …] += message[…, t, …]."""
+    """out[…, index_t, …] += message[…, t, …]; or a mean, or a maximum and its like: no sum."""
     dim = dim % message.dim()
-    out = c.out
     c.step.mixes = True
-    counted = c.counted(out.shape, dim, index)
-    sender, sources = _senders(c, message, (dim,), index, c.are_nodes(counted))
+    counted = c.counted(c.out.shape, dim, index)
+    sender, sources = "", None
+    if how in ("sum", "mean"):
+        sender, sources = _senders(c, message, (dim,), index, c.are_nodes(counted))
     if sender:
         c.step.reduction = Reduction(
             message=c.number(message),
@@ -489,8 +489,8 @@ def _entry_sum(
             out_axis=dim,
             recipients=index,
             sources=sources,
-            size=out.shape[dim],
-            mean=mean,
+            size=c.out.shape[dim],
+            mean=how == "mean",
             factor=factor,
             relations=_relations(c, index),
             sender=sender,
@@ -571,22 +571,19 @@ def _scattered(c: OpContext) -> list[Behind]:
     how = c.argument(4, "reduce", "sum") if c.step.name.endswith("reduce") else "sum"
     index = index if c.step.name.startswith("index") else _listed(c, index, dim)
     included = c.kwargs.get("include_self", True)
-    if how == "sum" or (how == "mean" and not included):
-        factor = float(c.kwargs.get("alpha", 1))
-        return _entry_sum(c, message, dim, index, base if included else None, how == "mean", factor)
-    c.step.mixes = True
-    return c.each((c.counted(c.out.shape, dim % message.dim(), index),))
+    if how == "mean" and included:
+        how = "mean with the base"  # which counts as a message
+    factor = float(c.kwargs.get("alpha", 1))
+    return _entry_sum(c, message, dim, index, base if included else None, how, factor)
 
 
 def _segment_reduce(c: OpContext) -> list[Behind]:
     data, how = c.args[0], c.args[1]
     lengths: Any = c.kwargs.get("lengths")
     lengths = c.kwargs["offsets"].diff() if lengths is None else lengths
-    places = torch.repeat_interleave(lengths)
-    c.step.mixes = True
-    if how in ("sum", "mean") and c.kwargs.get("axis", 0) == 0:
-        return _entry_sum(c, data, 0, places, None, how == "mean")
-    return c.each((c.counted(c.out.shape, 0),))
+    if c.kwargs.get("axis", 0) != 0:
+        raise ValueError("segments of another axis")
+    return _entry_sum(c, data, 0, torch.repeat_interleave(lengths), how=how)
 
 
 # Extensions: torch_scatter, torch_sparse, pyg-lib ------------------------------------------------
@@ -597,40 +594,31 @@ def _segments(c: OpContext) -> tuple[int, Tensor]:
     pointers = c.args[1]
     dim = pointers.dim() - 1
     listed = pointers if dim == 0 else NodeRows(pointers).along(dim)
-    if listed is None or int(listed[0]) or int(listed[-1]) != c.args[0].shape[dim]:
-        raise ValueError("segments that leave entries out, or differ from row to row")
+    if listed is None:
+        raise ValueError("segments that differ from row to row")
     return dim, torch.repeat_interleave(listed.diff())
 
 
 def _by_segments(c: OpContext) -> list[Behind]:
-    """torch_scatter's sums and means, by pointers or by an index along ``dim`` or its last axis."""
-    source, index, mean = c.args[0], c.args[1], "mean" in c.step.name
-    if c.step.name.endswith("csr"):
-        return _entry_sum(c, source, *_segments(c), None, mean)
-    scattered = c.step.name.startswith("scatter")
+    """torch_scatter's sums, means and maxima, by pointers or by an index along an axis."""
+    source, index, parts = c.args[0], c.args[1], c.step.name.split("_")
+    if parts[-1] == "csr":
+        dim, places = _segments(c)
+        if len(places) != source.shape[dim] or int(index.min()):
+            raise ValueError("segments that leave entries out")
+        return _entry_sum(c, source, dim, places, how=parts[1])
+    scattered = parts[0] == "scatter"
     dim = c.args[2] % source.dim() if scattered else index.dim() - 1
     base = c.argument(3 if scattered else 2, "out")
-    return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, mean)
-
-
-def _extreme_by_index(c: OpContext) -> list[Behind]:
-    """A maximum and its like of every segment: no sum."""
-    c.step.mixes = True
-    scattered = c.step.name.startswith("scatter")
-    dim = c.args[2] if scattered else c.args[1].dim() - 1
-    return c.each((c.counted(c.out.shape, dim % c.out.dim()),))
+    return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, parts[1])
 
 
 def _gather_segments(c: OpContext) -> list[Behind]:
-    index = c.args[1]
-    dim = index.dim() - 1
     if c.step.name == "gather_csr":
-        listed = index if dim == 0 else NodeRows(index).along(dim)
-        index = None if listed is None else torch.repeat_interleave(listed.diff())
-    elif dim:
-        index = NodeRows(index).along(dim)
-    if index is None:
-        raise ValueError("segments that differ from row to row")
+        dim, index = _segments(c)
+    else:
+        dim = c.args[1].dim() - 1
+        index = _listed(c, c.args[1], dim)
     return _picked(c, c.args[0], dim, index)
 
 
@@ -799,9 +787,7 @@ def _normed(c: OpContext) -> list[Behind]:
 def _mm_reduce(c: OpContext) -> list[Behind]:
     """A sparse product whose rows are sums or means, or no sums at all."""
     if c.args[2] in ("sum", "mean"):
-        made = _product(c, *c.args[:2])
-        if c.args[2] == "mean" and c.step.reduction is not None:
-            c.step.reduction = replace(c.step.reduction, mean=True)
+        made = _product(c, *c.args[:2], mean=c.args[2] == "mean")
         return [made[0], *[()] * (len(c.outs) - 1)]
     c.step.mixes = True
     return c.each((c.counted(c.out.shape, 0),))
@@ -809,8 +795,10 @@ def _mm_reduce(c: OpContext) -> list[Behind]:
 
 def _added_product(c: OpContext) -> list[Behind]:
     """addmm and baddbmm: β base + α left · right."""
-    base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
-    made = _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
+    beta = float(c.kwargs.get("beta", 1))
+    base = None if beta == 0 else c.args[0]
+    added = {} if base is None else {"base": c.number(base), "of_base": beta}
+    made = _product(c, c.args[1], c.args[2], factor=float(c.kwargs.get("alpha", 1)), **added)
     shape = c.out.shape
     shown = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(base)]
     return [union([made[0], shown])]
@@ -828,10 +816,11 @@ def _mv(c: OpContext) -> list[Behind]:
     return [(c.counted(c.out.shape, 0),)]
 
 
-def _product(
-    c: OpContext, left: Tensor, right: Tensor, base: Tensor | None = None, factor: float = 1.0
-) -> list[Behind]:
-    """left @ right, of matrices or of batches of them."""
+def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Behind]:
+    """left @ right, of matrices or of batches of them; added to something else as ``added`` says.
+
+    The keywords are those of :class:`Reduction`.
+    """
     rows, columns = left.dim() - 2, left.dim() - 1
     inner = [r for r in c.rows(right) if r.varies(rows)]
     outer = [r for r in c.rows(left) if r.varies(columns)]
@@ -851,19 +840,18 @@ def _product(
     counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
     if inner and not down and not across and not c.live(left) and _is_square(left):
         # An adjacency: who receives is who sends.
-        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows)
+        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
         return [tuple(r.viewed(lambda t: t[..., :1].expand(c.out.shape)) for r in inner)]
     alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
     if alone and any(r.varies(0) for r in inner):
         # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
-        _note_product(c, right, left, inner[:1], len(left), batched=True)
+        _note_product(c, right, left, inner[:1], len(left), batched=True, **added)
         return [(c.counted(c.out.shape, 0) if left.shape[1] == 1 else c.clusters(),)]
     several = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down
     if left.dim() == 3 and several and c.live(left):  # the same from the other side
         turned = [outer[0].viewed(lambda ids: ids.mT)]
-        _note_product(c, left, right, turned, len(left), batched=True, turned=True)
+        _note_product(c, left, right, turned, len(left), batched=True, turned=True, **added)
         return [(c.counted(c.out.shape, 0),)]
-    added: dict[str, Any] = {"base": None if base is None else c.number(base), "factor": factor}
     if inner and across and not (outer and down) and not sparse:  # outᵀ = rightᵀ leftᵀ
         behind = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]
         size = right.shape[columns]
@@ -1014,12 +1002,9 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "slice_scatter": _into(torch.slice_scatter),
     "nonzero": _nothing,
     **dict.fromkeys(
-        (f"{form}_{how}{end}" for how in ("sum", "mean")
+        (f"{form}_{how}{end}" for how in ("sum", "mean", "max", "min", "mul")
          for form, end in (("segment", "_csr"), ("segment", "_coo"), ("scatter", ""))),
         _by_segments),
-    **dict.fromkeys(
-        ("scatter_max", "scatter_min", "scatter_mul", "segment_max_csr", "segment_min_csr",
-         "segment_max_coo", "segment_min_coo"), _extreme_by_index),
     **dict.fromkeys(("gather_csr", "gather_coo"), _gather_segments),
     **dict.fromkeys((f"spmm_{how}" for how in ("sum", "mean", "min", "max")), _spmm),
     **dict.fromkeys(("segment_matmul", "grouped_matmul"), _rows_stay),

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_repair.errors import GnnRepairError, InputError
-from gnn_repair.exposure.checks import EXACT, centre
 from gnn_repair.exposure.heads.building import Frame
 from gnn_repair.exposure.heads.head import Extracted
 from gnn_repair.exposure.heads.tracer import Tracer
+from gnn_repair.exposure.pieces import EXACT, centre
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite
 from gnn_repair.exposure.record.build import (
     Block,
@@ -38,7 +38,7 @@ from gnn_repair.exposure.record.recorder import (
     unfused,
     values_of,
 )
-from gnn_repair.exposure.state import dense_parts, forget_propagations, resting
+from gnn_repair.exposure.state import alike, forget_propagations, is_finite, resting
 from gnn_repair.exposure.value import Exposure
 
 
@@ -78,7 +78,8 @@ class _Counted(TorchDispatchMode):
         """Whether arguments are the recorded ones, as far as no operation made them."""
         if isinstance(shown, Ref):
             value = self.record.values[shown.number]
-            return value.step >= 0 or value.kept is given or _is_equal(value.kept, given)
+            # From outside the same tensors come, but for how threads round.
+            return value.step >= 0 or alike(value.kept, given, tolerance=1e-3)
         if isinstance(shown, tuple):
             return len(shown) == len(given) and all(map(self._is_same, shown, given))
         if isinstance(shown, dict):
@@ -197,9 +198,7 @@ class Captured:
         """[n, D] what the rest of the model reads, of what the sites hold."""
         flat = []
         for site in self.sites:
-            value = self.kept[site.value]
-            value = value.unsqueeze(0) if site.axis is None else value.movedim(site.axis, 0)
-            value = value.reshape(len(value), -1)
+            value = site.flat(self.kept[site.value])
             if site.rows is not None:
                 value = value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]]
             flat.append(value)
@@ -326,17 +325,17 @@ def continued(capture: Capture, rest: Sequence[int], stored: Mapping[int, Tensor
         capture.tracer.adopt(values[number], place)
     made = set(capture.followed)
     capture.kept |= {n: stored[n] for n in capture.wanted if n in stored}
-    for number in rest:
-        step, capture.count = record.steps[number], number + 1
-        args, kwargs = values_of(step.args, values), values_of(step.kwargs, values)
+
+    def run(place: int, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        step, capture.count = record.steps[place], place + 1
         constant = [_shown_by(record, n) for n in step.reads if n not in made and n in stored]
         capture.beside |= {n: stored[n] for n in constant if n in stored and record.values[n].live}
-        if is_in_place(step.func) and step.args[0].number not in made:
+        if is_in_place(func) and step.args[0].number not in made:
             args[0] = args[0].clone()
-        out = capture.handle(number, step.func, args, kwargs)
-        results = [args[0]] if is_in_place(step.func) else tensors_in(out)
-        values |= dict(zip(step.outs, results, strict=True))
         made.update(step.outs)
+        return capture.handle(place, func, args, kwargs)
+
+    redo(record, rest, values, run)
     return values[record.output]
 
 
@@ -366,10 +365,20 @@ def replaced(
 def redone(record: Record) -> dict[int, Tensor]:
     """All values of the run, by doing its operations again where autograd sees them."""
     values = {n: v.kept for n, v in enumerate(record.values) if v.step < 0 and v.kept is not None}
+    redo(
+        record, range(len(record.steps)), values, lambda _, func, args, words: func(*args, **words)
+    )
+    return values
 
-    for step in record.steps:
+
+def redo(
+    record: Record, places: Iterable[int], values: dict[int, Tensor], run: Callable[..., Any]
+) -> None:
+    """Do some operations again, by ``run(place, func, args, kwargs)``; ``values`` gets results."""
+    for place in places:
+        step = record.steps[place]
         args = values_of(step.args, values)
-        out = step.func(*args, **values_of(step.kwargs, values))
+        out = run(place, step.func, args, values_of(step.kwargs, values))
         results = [args[0]] if is_in_place(step.func) else tensors_in(out)
         first = len(step.outs) - len(results)
         for number in step.outs[:first]:  # other tensors that show what was written
@@ -377,13 +386,10 @@ def redone(record: Record) -> dict[int, Tensor]:
             assert before is not None
             values[number] = values[before]
         values |= dict(zip(step.outs[first:], results, strict=True))
-    return values
 
 
 Substitutes = Mapping[int, Callable[..., Any]]
 """By operation of the record: what is done in its place."""
-LARGEST_MESSAGES = 1 << 22
-"""Numbers in the messages of a sum beyond which its result is replaced: 16 MB in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,23 +397,7 @@ class ReplayPart:
     """Some channels of a site, and the groups whose terms make them."""
 
     piece: SiteChannels
-    block: Block
     groups: tuple[tuple[Mixture, slice], ...]
-
-    def states(self, mixture: Mixture) -> Tensor:
-        """The states of these channels, one row per term."""
-        return mixture.states[:, self.piece.columns][mixture.rows.long()]
-
-    def scale(self, mixture: Mixture, placed: Tensor, terms: slice) -> Tensor:
-        """± λ before what every message is multiplied by later on."""
-        scale = placed[terms] * mixture.sign
-        later = self.block.scale
-        return scale if later is None else scale / later[mixture.entries].to(scale)
-
-    def entries(self, mixture: Mixture) -> Tensor:
-        """The entries of the sum behind a group's terms."""
-        own = self.block.entries
-        return mixture.entries if own is None else own[mixture.entries]
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,7 +433,7 @@ class Replay:
             for mixture in mixtures:
                 mine.append((mixture, slice(start, start + mixture.rows.numel())))
                 start += mixture.rows.numel()
-            parts += [ReplayPart(piece, block, tuple(mine)) for piece in block.pieces]
+            parts += [ReplayPart(piece, tuple(mine)) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
         for number, value in found.beside.items():
@@ -482,39 +472,10 @@ class Replay:
             placed[self.order] = given
         instead = {place: self._giving(place, kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
-            mine = [part for part in self.parts if part.piece.site is site]
-            self._substitute(instead, site, mine, placed)
+            if not site.readers:  # otherwise one term per recipient, so that nothing can change
+                mine = [part for part in self.parts if part.piece.site is site]
+                instead[self.record.values[site.value].step] = self._summing(site, mine, placed)
         return instead
-
-    def _substitute(
-        self,
-        instead: dict[int, Substitute],
-        site: FinalSite,
-        mine: Sequence[ReplayPart],
-        placed: Tensor,
-    ) -> None:
-        reduction = site.reduction
-        if site.readers:
-            return None  # one term per recipient, so that nothing can change
-        inside = reduction.matrix is not None and not self._is_argument(site, reduction.matrix)
-        terms = sum(g.rows.numel() * p.piece.channels.numel() for p in mine for g, _ in p.groups)
-        by_value = site.powers is not None or reduction.turned or reduction.batched or site.members
-        if inside or by_value or terms > LARGEST_MESSAGES:
-            return self._by_value(instead, site, mine, placed)
-        if reduction.matrix is not None:
-            change = self._argument(site, reduction.matrix, lambda old: _matrix(old, mine, placed))
-            instead[site.step] = Substitute(change)
-            return None
-        shape = self.record.values[reduction.message].shape
-        whole = terms == torch.Size(shape).numel()
-        change = self._argument(
-            site, reduction.message, lambda old: _messages(old, reduction, mine, placed, whole)
-        )
-        instead[site.step] = Substitute(change, frozenset({reduction.message} if whole else ()))
-        return None
-
-    def _is_argument(self, site: FinalSite, number: int) -> bool:
-        return Ref(number) in self.record.steps[site.step].args
 
     def _giving(self, place: int, kept: Sequence[Tensor]) -> Substitute:
         """An operation whose results are what they are held at."""
@@ -535,7 +496,7 @@ class Replay:
             def handle(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
                 out = super().handle(number, func, args, kwargs)
                 given, made = tensors_in([*args, *kwargs.values()]), tensors_in(out)
-                if not found and all(map(_is_finite, given)) and not all(map(_is_finite, made)):
+                if not found and all(map(is_finite, given)) and not all(map(is_finite, made)):
                     found.append(self.record.steps[number])
                 return out
 
@@ -543,52 +504,36 @@ class Replay:
             self.forward()
         return found[0] if found else None
 
-    def _argument(
-        self, site: FinalSite, number: int, change: Callable[[Tensor], Tensor]
-    ) -> Callable[..., Any]:
-        """Run the operation with another tensor in the place of one of its arguments."""
-        shown = self.record.steps[site.step].args
-        (place,) = [i for i, a in enumerate(shown) if isinstance(a, Ref) and a.number == number][:1]
-
-        def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            given = list(args)
-            given[place] = change(given[place])
-            return func(*given, **kwargs)
-
-        return run
-
-    def _by_value(
-        self,
-        instead: dict[int, Substitute],
-        site: FinalSite,
-        mine: Sequence[ReplayPart],
-        placed: Tensor,
-    ) -> None:
-        value = self.values[site.value]
-        step = self.record.values[site.value].step
+    def _summing(self, site: FinalSite, mine: Sequence[ReplayPart], placed: Tensor) -> Substitute:
+        """The sum of reweighted messages: base + Σ ± λ h, laid out as the model lays it out."""
+        value, place = self.values[site.value], self.record.values[site.value].step
+        step = self.record.steps[place]
+        reads = frozenset(step.reads) - {site.base}
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             several = len(func._schema.returns) > 1  # the sums, and what belongs to them
             out = func(*args, **kwargs) if several else None
-            target = tensors_in(out)[0] if several else unfilled(self.record, step, func, args)
-            moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
-            flat = moved.reshape(len(moved), -1).clone()
+            target = tensors_in(out)[0] if several else unfilled(self.record, place, func, args)
+            flat = site.flat(value).clone()
+            start = value.new_zeros(())
+            if site.base is not None:  # which may move with other sums
+                shown = [*step.args, *step.kwargs.values()]
+                start = [*args, *kwargs.values()][shown.index(Ref(site.base))]
+            start = site.flat((start * site.reduction.of_base).expand(value.shape))
             rows: Any = slice(None) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
             own: Any = rows if site.rows is None else site.rows[rows]
-            whole = site.powers is not None or site.reduction.base is None
-            for part in mine if whole else ():
-                flat[part.piece.at(rows)] = 0.0
             for part in mine:
+                flat[part.piece.at(rows)] = start[part.piece.at(rows)]
+            for part in mine:
+                at, rest = part.piece.at(rows), part.piece.rest
                 for mixture, terms in part.groups:
-                    given = placed[terms] if whole else placed[terms] - mixture.coefficients
-                    made = mixture.value(given)[own][:, part.piece.columns]
-                    flat[part.piece.at(rows)] += made
-            made = flat.reshape(moved.shape)
-            made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
-            target.copy_(made.reshape(target.shape))
+                    flat[at] += mixture.value(placed[terms])[own][:, part.piece.columns]
+                if rest is not None:
+                    flat[at] += rest[own]
+            target.copy_(site.laid_out(flat, value.shape).reshape(target.shape))
             return target if out is None else out
 
-        instead[step] = Substitute(run, frozenset(self.record.steps[step].reads))
+        return Substitute(run, reads)
 
 
 def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
@@ -602,61 +547,6 @@ def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
         return out
 
     return run
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    dense = tensor if tensor.layout == torch.strided else tensor.to_sparse_coo()._values()
-    return not dense.is_floating_point() or bool(torch.isfinite(dense).all())
-
-
-def _is_equal(left: Any, right: Any) -> bool:
-    """Whether two tensors from outside are the same, but for how threads round."""
-    same = isinstance(left, Tensor) and isinstance(right, Tensor) and left.layout == right.layout
-    if not same or left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    pairs = zip(dense_parts(left), dense_parts(right), strict=True)
-    return all(torch.allclose(one, other, rtol=1e-3, equal_nan=True) for one, other in pairs)
-
-
-def _messages(
-    old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: Tensor, whole: bool
-) -> Tensor:
-    """Messages of the old ones' layout, ± λ h in place of ± α h; of the old ones where not all."""
-    rest = [a for a in range(old.dim()) if a not in reduction.axes]
-    moved = old.permute(*reduction.axes, *rest)
-    entries = moved.shape[: len(reduction.axes)].numel()
-    flat = moved.reshape(entries, moved.shape[len(reduction.axes) :].numel())
-    flat = torch.empty_like(flat) if whole else flat.clone()
-    for part in mine:
-        for mixture, terms in part.groups:
-            states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
-            flat[part.piece.at(part.entries(mixture))] = states
-    back = torch.argsort(torch.tensor([*reduction.axes, *rest]))
-    return flat.reshape(moved.shape).permute(*back.tolist())
-
-
-def _matrix(old: Tensor, mine: Sequence[ReplayPart], placed: Tensor) -> Tensor:
-    """A matrix of the old one's layout, ± λ in place of its entries."""
-    if old.layout != torch.strided:
-        coo = old if old.layout == torch.sparse_coo else old.to_sparse_coo()
-        values = torch.zeros_like(coo._values())
-        for mixture, terms in mine[0].groups:
-            values[mixture.entries] = mine[0].scale(mixture, placed, terms).to(values)
-        made = torch.sparse_coo_tensor(
-            coo._indices(), values, coo.shape, is_coalesced=coo.is_coalesced()
-        )
-        if old.layout == torch.sparse_coo:
-            return made
-        return made.to_sparse_csr() if old.layout == torch.sparse_csr else made.to_sparse_csc()
-    out = torch.zeros_like(old)
-    for number, part in enumerate(mine):
-        one = out.dim() == 2
-        several = [out] if one else [out[number]] if len(mine) > 1 else list(out)
-        for mixture, terms in part.groups:
-            at = part.block.recipients[mixture.entries], part.block.rows[mixture.entries]
-            for matrix in several:
-                matrix.index_put_(at, part.scale(mixture, placed, terms), accumulate=True)
-    return out
 
 
 def versions_of(model: nn.Module) -> tuple[int, ...]:
@@ -673,11 +563,6 @@ FEW = 1 << 10
 others inside."""
 ROUNDINGS = 16
 """Roundings of the largest logit that a certificate allows beside what moved."""
-
-
-def mixture_in(exposure: Exposure) -> Exposure:
-    """The mixture itself, without a head."""
-    return exposure.aggregate
 
 
 def random_admissible(exposure: Exposure, seed: int) -> Tensor:
@@ -721,7 +606,7 @@ def certify(
     shifted: bool,
 ) -> float:
     """Largest difference of model and exposure over random λ and vertices, beside what moved."""
-    mixture = mixture_in(exposure)
+    mixture = exposure.aggregate
     draws = [
         random_mixed(mixture, seed) for seed in range(2 if mixture.segments.numel() <= FEW else 1)
     ]
@@ -746,3 +631,36 @@ def relative_gap(seen: Tensor, expected: Tensor, frozen: Tensor, dtype: torch.dt
     size = max(moved, kappa * float(torch.maximum(expected.abs().amax(), frozen.abs().amax())))
     gap = float((seen - expected).abs().amax())
     return 0.0 if gap == 0 else gap / max(size, torch.finfo(torch.float64).tiny)
+
+
+WORST_ROUNDING = 100.0
+"""How many times EXACT rounding can be where a model amplifies it (1e-3 in float32, 1e-10 in
+float64): it then has lost all but three of its seven digits, and beyond that neither its logits nor
+an answer about them mean anything. No larger tolerance is offered or taken."""
+
+
+def residual_limit(tolerance: float | None, dtype: torch.dtype) -> float:
+    """The largest residual that is accepted of a model in this precision."""
+    if tolerance is None:
+        return EXACT[dtype]
+    most = WORST_ROUNDING * EXACT[dtype]
+    if not isinstance(tolerance, int | float) or not 0 <= tolerance <= most:
+        raise InputError(
+            f"tolerance is {tolerance!r:.20}; rounding of {dtype} explains at most {most:.0e}, and "
+            "an exposure that is further off is not one of this model: choose between 0 and that"
+        )
+    return tolerance
+
+
+def excused(residual: float, dtype: torch.dtype) -> str:
+    """What to do about a residual: rounding explains it, or nothing does."""
+    enough = min(2 * residual, WORST_ROUNDING * EXACT[dtype])
+    if not residual <= enough:
+        return (
+            "that is no rounding: what follows does something else with other messages, such as "
+            "keeping values between runs; take that out of the forward"
+        )
+    double = "pass model.double() and double data"
+    if dtype == torch.float64:
+        double = "scale its features, or take out what divides by small numbers"
+    return f"that is how {dtype} rounds in this model: {double}, or tolerance={enough:.0e}"

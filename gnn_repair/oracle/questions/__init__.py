@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import require_outputs
+from gnn_repair.exposure.pieces import require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.heads.nearest import nearest_behind_head
 from gnn_repair.oracle.problems import check_number, require_exposure

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Scale
-from gnn_repair.exposure.parts import cut_terms
+from gnn_repair.exposure.pieces import cut_terms, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.oracle.problems import check_number, require_exposure
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
+from gnn_repair.exposure.pieces import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.fallback import SMALLEST

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import as_table, require_outputs
 from gnn_repair.exposure.links.value import LinkExposure
+from gnn_repair.exposure.pieces import as_table, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
+from gnn_repair.exposure.pieces import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.highs import new_highs, pass_lp, status_of
 from gnn_repair.oracle.fallback import SMALLEST, oracle_matrix, solve_with_second_attempts

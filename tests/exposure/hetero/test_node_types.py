@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.pieces import NodeNames
 from tests.helpers.models.typed_models import (
     CLASSES,
     HIDDEN,

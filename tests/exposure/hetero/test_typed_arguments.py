@@ -12,8 +12,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv, global_mean_pool
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.call_arguments import typed_arguments
-from gnn_repair.exposure.data import counts_of, edges_of, typed_tensors
+from gnn_repair.exposure.calling import counts_of, edges_of, typed_arguments, typed_tensors
 from tests.helpers.models.typed_models import SIZES, build, graph
 
 
@@ -59,7 +58,7 @@ def test_arguments_by_name(signature: str, words: str) -> None:
         if "=x_dict" in f"{name}={words.partition(name + '=')[2].partition(',')[0]}":
             assert value.keys() == data.x_dict.keys() and value["paper"] is data["paper"].x
         if name in ("data", "batch", "graph", "hetero_data"):
-            assert value is data
+            assert value["paper"].x is data["paper"].x
     dicts = [name for name, value in given.items() if isinstance(value, dict)]
     assert all(arguments()[name] is not given[name] for name in dicts)  # made anew
 

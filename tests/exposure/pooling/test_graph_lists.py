@@ -18,7 +18,7 @@ from torch_geometric.nn import GCNConv
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import data as batches
+from gnn_repair.exposure import calling as batches
 from tests.helpers.models.pool_models import GRAPHS, MODELS, SIZES, NodesFirst, batch_of
 
 STYLES = ("sum beside mean", "jumping knowledge, MLP", "attributes of the graph", "max beside mean")

@@ -126,7 +126,7 @@ def test_a_repair_of_probabilities_serves_probabilities() -> None:
 
 def test_probabilities_of_many_batches_are_compared_with_what_is_expected(monkeypatch) -> None:
     torch.manual_seed(3)
-    monkeypatch.setattr("gnn_repair.exposure.data.LARGEST_BATCH", 12)
+    monkeypatch.setattr("gnn_repair.exposure.calling.LARGEST_BATCH", 12)
     model = Probable(True, False)
     graphs = [ring(4 + i % 3, i, i % 2) for i in range(8)]
     batch: Any = Batch.from_data_list(graphs)

@@ -66,7 +66,7 @@ def test_kept_nodes_of_many_batches_are_joined(monkeypatch: pytest.MonkeyPatch) 
     model = Kept(layers, head, global_mean_pool).eval()
     graphs = [ring(4 + i % 4, i, i % 3) for i in range(9)]
     whole = gr.expose(model, graphs)
-    monkeypatch.setattr("gnn_repair.exposure.data.LARGEST_BATCH", 12)
+    monkeypatch.setattr("gnn_repair.exposure.calling.LARGEST_BATCH", 12)
     parts = gr.expose(model, graphs)
     torch.testing.assert_close(parts.frozen_logits, whole.frozen_logits, rtol=1e-5, atol=1e-5)
     assert torch.equal(parts.sources[parts.rows.long()], whole.sources[whole.rows.long()])

@@ -86,9 +86,15 @@ def test_the_numbers_of_one_graph_may_come_bare(outputs: int, end: Any, columns:
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
-        (lambda: aggr.MedianAggregation(), r"`pool` \(MedianAggregation\) takes a quantile of"),
-        (lambda: aggr.LSTMAggregation(WIDTH, WIDTH), r"\(LSTMAggregation\) reads the nodes of a"),
-        (lambda: aggr.MLPAggregation(WIDTH, WIDTH, 7, num_layers=1), "lays the nodes of a graph"),
+        (lambda: aggr.MedianAggregation(), r"\(MedianAggregation\) mixes nodes by `sort`"),
+        (
+            lambda: aggr.LSTMAggregation(WIDTH, WIDTH),
+            "reads the nodes of a graph in order",
+        ),
+        (
+            lambda: aggr.MLPAggregation(WIDTH, WIDTH, 7, num_layers=1),
+            "reads the nodes of a graph in order",
+        ),
     ],
 )
 def test_aggregations_that_are_no_sums_are_named(pool: Any, words: str) -> None:

@@ -1,127 +1,29 @@
-"""What recipients and senders are called, an exposure in words, and its terms as a frame.
+"""An exposure in words, as a frame of its terms, and in a file.
 
-Sources are numbered through all kinds of sender, one kind after another, so that one number names
-one sender everywhere. The recipients' own kind comes first where it sends at all: its numbers are
-then node numbers, as in a graph of one kind.
+In files plain values stand in the header, tensors by the names of the fields.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from dataclasses import astuple, fields
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import NOUNS, member_for, nodes_for, reconstruction
-from gnn_repair.exposure.heads.head import ANSWERS, followed_by, kind_of
+from gnn_repair.exposure.heads.head import ANSWERS, followed_by, kind_of, read_head, write_head
+from gnn_repair.exposure.pieces import NOUNS, OPTIONAL, PIECES, recipients_called, reconstruction
 from gnn_repair.exposure.tying import alike_groups
+from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from gnn_repair.exposure.value import Exposure
-
-
-@dataclass(frozen=True)
-class NodeNames:
-    """Names of recipients, senders and groups; as they stand here: of a graph of one kind."""
-
-    recipient: str = "node"
-    """What a recipient is, such as ``paper``."""
-    senders: tuple[tuple[str, int], ...] = ()
-    """Every kind of sender and how many there are; empty: the recipients themselves."""
-    groups: tuple[str, ...] = ()
-    """What the groups are called, such as ``author writes paper``; empty: by number."""
-
-    @property
-    def typed(self) -> bool:
-        """Whether there is more than one kind of node."""
-        return bool(self.senders)
-
-    def count(self, nodes: int) -> int:
-        """How many senders there are, of N recipients."""
-        return sum(size for _, size in self.senders) if self.senders else nodes
-
-    def own(self, nodes: int) -> int:
-        """How many of the senders are the N recipients themselves; they come first."""
-        if not self.senders:
-            return nodes
-        kind, size = self.senders[0]
-        return size if kind == self.recipient else 0
-
-    def node(self, number: Any) -> str:
-        """Such as ``paper 12``."""
-        return f"{self.recipient} {number}"
-
-    def sender(self, source: Any) -> str:
-        """Who sent a term's message, such as ``author 3``; −1 is nobody."""
-        if source < 0:
-            return "no message"
-        kind, number = self.split(np.array([source]))
-        return f"{kind[0]} {number[0]}"
-
-    def group(self, number: Any) -> str:
-        """Such as ``author writes paper``, or ``group 2``."""
-        return self.groups[number] if self.groups else f"group {number}"
-
-    def split(self, sources: NDArray[Any]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-        """The kind of each source and its number within that kind; nobody stays −1."""
-        if not self.senders:
-            return np.full(len(sources), self.recipient), sources.astype(np.int64)
-        kinds = np.array([kind for kind, _ in self.senders])
-        starts = np.array([0, *accumulate(size for _, size in self.senders)])
-        place = np.searchsorted(starts, sources, side="right") - 1
-        place = place.clip(0, len(kinds) - 1)
-        return kinds[place], np.where(sources < 0, -1, sources - starts[place])
-
-    def with_groups(self, groups: tuple[str, ...]) -> NodeNames:
-        """The same, with the groups' names where there are several kinds of node."""
-        return replace(self, groups=groups) if self.typed else self
-
-    # Files -------------------------------------------------------------------------------------
-
-    def header(self) -> dict[str, Any]:
-        """As it stands in a file."""
-        return {
-            "recipient": self.recipient,
-            "senders": [list(pair) for pair in self.senders],
-            "groups": list(self.groups),
-        }
-
-    @classmethod
-    def of_header(cls, header: Any) -> NodeNames:
-        """What :meth:`header` wrote; files of earlier versions have none."""
-        if header is None:
-            return cls()
-        try:
-            senders = tuple((kind, size) for kind, size in header["senders"])
-            names = cls(header["recipient"], senders, tuple(header["groups"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError("its names of nodes are not what an exposure writes") from error
-        texts = (names.recipient, *names.groups, *(kind for kind, _ in senders))
-        sizes = [size for _, size in senders]
-        if any(type(text) is not str for text in texts) or any(type(n) is not int for n in sizes):
-            raise InputError("its names of nodes are no texts, or their counts no whole numbers")
-        if any(size < 0 for size in sizes):
-            raise InputError("its names of nodes count fewer than none")
-        return names
-
-
-ONE_KIND = NodeNames()
-"""The names in a graph whose nodes are all of one kind."""
-
-
-def recipients_called(names: NodeNames) -> str:
-    """The name of a frame's column of recipients: ``graph`` where these are classified."""
-    return "graph" if names.recipient == "graph" else "node"
-
-
-# In words -----------------------------------------------------------------------------------------
 
 
 def describe(exposure: Exposure) -> str:
@@ -236,8 +138,7 @@ def term_frame(exposure: Exposure, nodes: Any = None, member: int = 0) -> pd.Dat
     """
     import pandas as pd  # which loads slowly
 
-    chosen = exposure if nodes is None else exposure.restrict(nodes_for(exposure, nodes))
-    one = chosen.member(member_for(exposure, member))
+    one = (exposure if nodes is None else exposure.restrict(nodes)).member(member)
     lengths = one.segments.diff()
     slot = torch.repeat_interleave(lengths).cpu()
     row = one.rows.long()
@@ -271,3 +172,87 @@ def _numbers(exposure: Exposure, nodes: Tensor) -> Any:
         return nodes.numpy()
     names = exposure.n_id.cpu()[nodes.clamp(min=0).long()]
     return torch.where(nodes < 0, nodes, names).numpy()
+
+
+# In files ----------------------------------------------------------------------------------------
+
+
+KIND = "gnn-repair exposure"
+WITH_HEAD = "gnn-repair tailed exposure"
+"""What version 0.2 called the file of an exposure with a head."""
+HEADER = {
+    "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
+    "fingerprint": list, "called": str, "names": dict | None, "outputs": str, "held": list,
+    "head": dict | None,
+}  # fmt: skip
+ABSENT: dict[str, Any] = {
+    "fingerprint": [], "called": "", "names": None, "outputs": "classes", "held": [], "head": None,
+}  # fmt: skip
+"""What files may leave out, and what that means; of tensors also messages that are the state."""
+
+
+def write_exposure(exposure: Exposure, path: str | Path) -> None:
+    """Write an exposure; what is absent, and a second name of one matrix, is left out."""
+    values = {field.name: getattr(exposure, field.name) for field in fields(exposure)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    header = {name: values[name] for name in HEADER}
+    header["groups"] = [list(astuple(group)) for group in exposure.groups]
+    header["fingerprint"] = list(exposure.fingerprint)
+    header["names"] = exposure.names.header() if exposure.names.typed else None
+    header["held"] = [[part.title, list(part.operations), part.beside] for part in exposure.held]
+    header["head"] = None if exposure.head is None else write_head(exposure.head, tensors)
+    if exposure.messages.data_ptr() == exposure.state.data_ptr():
+        del tensors["messages"]
+    given = {n: v for n, v in header.items() if n not in ABSENT or v != ABSENT[n]}
+    save_tensors(path, KIND, given, tensors)
+
+
+def read_pieces(path: str | Path) -> dict[str, Any]:
+    """What :func:`write_exposure` wrote, by the exposure's field names; lists of texts as lists."""
+    header, tensors = load_tensors(path, KIND, formerly=(WITH_HEAD,))
+    with contents_of(path):
+        if "aggregate" in header:
+            header, tensors = _as_written_now(header, tensors)
+        header = {**ABSENT, **header}
+        head = None if header["head"] is None else read_head(header["head"], tensors)
+        _check_header(header)
+        _check_tensors(tensors)
+    # Since an exposure may hold one matrix as both, it does so after reading, too.
+    return {"messages": tensors["state"], **header, **tensors, "head": head}
+
+
+def _as_written_now(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+    """Header and tensors of an exposure with a head that version 0.2 wrote."""
+    check_fields(header, {"aggregate": dict, "tail": dict, "residual": float | None}, "header")
+    names = {"frozen_logits": "frozen_logits", "aggregate/frozen_logits": "frozen_aggregate"}
+    moved = {
+        names.get(name, name.removeprefix("aggregate/").replace("tail/", "head/", 1)): tensor
+        for name, tensor in tensors.items()
+    }
+    return {**header["aggregate"], "head": header["tail"], "residual": header["residual"]}, moved
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    check_fields(header, HEADER, "header")
+    for group in header["groups"]:
+        if not isinstance(group, list) or [type(text) for text in group] != [str] * 3:
+            raise InputError("a group is not named by three texts")
+    for part in header["held"]:
+        fit = isinstance(part, list) and [type(item) for item in part] == [str, list, bool]
+        if not fit or any(not isinstance(name, str) for name in part[1]):
+            raise InputError(f"a held part is {str(part)[:60]!r}: not a title, names and a mark")
+    if any(not isinstance(digest, str) for digest in header["fingerprint"]):
+        raise InputError("its fingerprint is not a list of texts")
+    if header["residual"] is not None and header["residual"] < 0:
+        raise InputError(f"residual is {header['residual']}, which is negative")
+
+
+def _check_tensors(tensors: dict[str, Tensor]) -> None:
+    """What the exposure itself does not check when it is built."""
+    if unknown := sorted(tensors.keys() - PIECES.keys()):
+        raise InputError(f"it holds {unknown[0][:80]!r}, which is no piece of an exposure")
+    if missing := sorted(PIECES.keys() - {*OPTIONAL, "messages"} - tensors.keys()):
+        raise InputError(f"it lacks {missing[0]}, which every exposure has")
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{name} holds NaN or infinite values")

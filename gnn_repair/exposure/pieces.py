@@ -1,5 +1,4 @@
-"""What must hold of an exposure when it is built, of what its users say about it, and how far it
-may be from its model.
+"""What an exposure is made of: names of nodes, terms as they lie in memory, what must hold of them.
 
 Of classes the largest logit wins, and only differences count. A label is there where its own logit
 is positive; a value is what it is. Everything is checked before it reaches a kernel, which reads
@@ -8,15 +7,21 @@ memory by the sizes it is told.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import check_head
-from gnn_repair.exposure.parts import slices, through_head
+from gnn_repair.exposure.heads.operations import HeadGraph
+from gnn_repair.kernels import Pattern, mix
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
@@ -52,12 +57,164 @@ OPTIONAL = ("embedding", "n_id", "graph_starts", "frozen_aggregate")
 """Tensors that may be None."""
 
 
+# Names ------------------------------------------------------------------------------------------
+#
+# Sources are numbered through all kinds of sender, one kind after another, so that one number names
+# one sender everywhere. The recipients' own kind comes first where it sends at all: its numbers are
+# then node numbers, as in a graph of one kind.
+
+
+@dataclass(frozen=True)
+class NodeNames:
+    """Names of recipients, senders and groups; as they stand here: of a graph of one kind."""
+
+    recipient: str = "node"
+    """What a recipient is, such as ``paper``."""
+    senders: tuple[tuple[str, int], ...] = ()
+    """Every kind of sender and how many there are; empty: the recipients themselves."""
+    groups: tuple[str, ...] = ()
+    """What the groups are called, such as ``author writes paper``; empty: by number."""
+
+    @property
+    def typed(self) -> bool:
+        """Whether there is more than one kind of node."""
+        return bool(self.senders)
+
+    def count(self, nodes: int) -> int:
+        """How many senders there are, of N recipients."""
+        return sum(size for _, size in self.senders) if self.senders else nodes
+
+    def own(self, nodes: int) -> int:
+        """How many of the senders are the N recipients themselves; they come first."""
+        if not self.senders:
+            return nodes
+        kind, size = self.senders[0]
+        return size if kind == self.recipient else 0
+
+    def node(self, number: Any) -> str:
+        """Such as ``paper 12``."""
+        return f"{self.recipient} {number}"
+
+    def sender(self, source: Any) -> str:
+        """Who sent a term's message, such as ``author 3``; −1 is nobody."""
+        if source < 0:
+            return "no message"
+        kind, number = self.split(np.array([source]))
+        return f"{kind[0]} {number[0]}"
+
+    def group(self, number: Any) -> str:
+        """Such as ``author writes paper``, or ``group 2``."""
+        return self.groups[number] if self.groups else f"group {number}"
+
+    def split(self, sources: NDArray[Any]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+        """The kind of each source and its number within that kind; nobody stays −1."""
+        if not self.senders:
+            return np.full(len(sources), self.recipient), sources.astype(np.int64)
+        kinds = np.array([kind for kind, _ in self.senders])
+        starts = np.array([0, *accumulate(size for _, size in self.senders)])
+        place = np.searchsorted(starts, sources, side="right") - 1
+        place = place.clip(0, len(kinds) - 1)
+        return kinds[place], np.where(sources < 0, -1, sources - starts[place])
+
+    def with_groups(self, groups: tuple[str, ...]) -> NodeNames:
+        """The same, with the groups' names where there are several kinds of node."""
+        return replace(self, groups=groups) if self.typed else self
+
+    # Files -------------------------------------------------------------------------------------
+
+    def header(self) -> dict[str, Any]:
+        """As it stands in a file."""
+        return {
+            "recipient": self.recipient,
+            "senders": [list(pair) for pair in self.senders],
+            "groups": list(self.groups),
+        }
+
+    @classmethod
+    def of_header(cls, header: Any) -> NodeNames:
+        """What :meth:`header` wrote; files of earlier versions have none."""
+        if header is None:
+            return cls()
+        try:
+            senders = tuple((kind, size) for kind, size in header["senders"])
+            names = cls(header["recipient"], senders, tuple(header["groups"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("its names of nodes are not what an exposure writes") from error
+        texts = (names.recipient, *names.groups, *(kind for kind, _ in senders))
+        sizes = [size for _, size in senders]
+        if any(type(text) is not str for text in texts) or any(type(n) is not int for n in sizes):
+            raise InputError("its names of nodes are no texts, or their counts no whole numbers")
+        if any(size < 0 for size in sizes):
+            raise InputError("its names of nodes count fewer than none")
+        return names
+
+
+ONE_KIND = NodeNames()
+"""The names in a graph whose nodes are all of one kind."""
+
+
+def recipients_called(names: NodeNames) -> str:
+    """The name of a frame's column of recipients: ``graph`` where these are classified."""
+    return "graph" if names.recipient == "graph" else "node"
+
+
+# Terms in memory --------------------------------------------------------------------------------
+
+
+NUMBERS = 1 << 22
+"""Numbers of a table that are looked at together: 32 MB in double precision, where a graph of a
+million nodes has tables ten times as large and a comparison holds five of them."""
+
+
+def slices(rows: int, width: int) -> Iterator[slice]:
+    """The rows of a table so wide, in order; at least one slice, which may be empty."""
+    step = max(1, NUMBERS // max(1, width))
+    for start in range(0, max(1, rows), step):
+        yield slice(start, min(start + step, rows))
+
+
+CHUNK = 1 << 24
+"""Numbers of the aggregate that go through a head at once: 128 MB, and a few times that for the
+values in between."""
+
+
+def through_head(head: HeadGraph, aggregate: Tensor, nodes: Tensor) -> Tensor:
+    """T of the aggregates [k, D] of some nodes [k], some rows at a time."""
+    step = max(1, CHUNK // max(1, head.width))
+    parts = zip(aggregate.split(step), nodes.split(step), strict=True)
+    return torch.cat([head(rows, some) for rows, some in parts])
+
+
+def mixture_of(terms: Pattern, coefficients: Tensor, contributions: Tensor) -> Tensor:
+    """Σ λ ℓ of every recipient, [S, n, C].
+
+    Args:
+        terms: recipients × rows of the table.
+        coefficients: λ, [S or 1, T].
+        contributions: ℓ, the table [S, R, C].
+    """
+    members, rows, classes = contributions.shape
+    table = contributions.transpose(0, 1).reshape(rows, members * classes)
+    mixed = mix(terms, coefficients.to(table.dtype).t().contiguous(), table)
+    return mixed.view(-1, members, classes).transpose(0, 1)
+
+
+def cut_terms(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Segments and term numbers of the recipients at ``positions``."""
+    each = torch.arange(groups, device=positions.device)
+    index = (positions.unsqueeze(1) * groups + each).view(-1)
+    lengths = segments.diff()[index]
+    cut = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    shift = torch.repeat_interleave(segments[index] - cut[:-1], lengths)
+    return cut, torch.arange(int(cut[-1]), device=cut.device) + shift
+
+
+# What must hold ---------------------------------------------------------------------------------
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise InputError(message)
-
-
-# The value ----------------------------------------------------------------------------------------
 
 
 def check_exposure(exposure: Exposure, derived: bool = False) -> None:
@@ -328,43 +485,9 @@ def member_for(exposure: Exposure, index: Any) -> int:
     return as_member(index, exposure.num_members)
 
 
-# How far it may be from its model -----------------------------------------------------------------
-
-
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Largest deviation of an exposure from its model beside what moved, by the model's precision: a
 hundred (float32) or some thousand (float64) roundings, as sums over a node's terms add up."""
-WORST_ROUNDING = 100.0
-"""How many times EXACT rounding can be where a model amplifies it (1e-3 in float32, 1e-10 in
-float64): it then has lost all but three of its seven digits, and beyond that neither its logits nor
-an answer about them mean anything. No larger tolerance is offered or taken."""
-
-
-def residual_limit(tolerance: float | None, dtype: torch.dtype) -> float:
-    """The largest residual that is accepted of a model in this precision."""
-    if tolerance is None:
-        return EXACT[dtype]
-    most = WORST_ROUNDING * EXACT[dtype]
-    if not isinstance(tolerance, int | float) or not 0 <= tolerance <= most:
-        raise InputError(
-            f"tolerance is {tolerance!r:.20}; rounding of {dtype} explains at most {most:.0e}, and "
-            "an exposure that is further off is not one of this model: choose between 0 and that"
-        )
-    return tolerance
-
-
-def excused(residual: float, dtype: torch.dtype) -> str:
-    """What to do about a residual: rounding explains it, or nothing does."""
-    enough = min(2 * residual, WORST_ROUNDING * EXACT[dtype])
-    if not residual <= enough:
-        return (
-            "that is no rounding: what follows does something else with other messages, such as "
-            "keeping values between runs; take that out of the forward"
-        )
-    double = "pass model.double() and double data"
-    if dtype == torch.float64:
-        double = "scale its features, or take out what divides by small numbers"
-    return f"that is how {dtype} rounds in this model: {double}, or tolerance={enough:.0e}"
 
 
 def centre(logits: Tensor) -> Tensor:
