@@ -261,6 +261,11 @@ def unsplittable(questions: Questions, i: int) -> bool:
     return questions.stage[i] == 4 and any(leaf.last for leaf in open_cases)
 
 
+def frozen_of(coefficients: Tensor) -> Floats:
+    """α [T] in float64."""
+    return np.ascontiguousarray(coefficients[0].double().cpu().numpy())
+
+
 DROPPED = 1e-12
 """λ below this share of its node's mass is left out of a support: rounding of sums of steps."""
 
@@ -325,7 +330,7 @@ def _decide(
     exposure: Exposure, questions: Questions, budget: EffortLimit
 ) -> tuple[Floats, list[Floats]]:
     """Run the stages; the model's margin at the best confirmed λ of each question, and that λ."""
-    frozen = exposure.coefficients[0].double().contiguous().numpy()
+    frozen = frozen_of(exposure.coefficients)
     relax_all(questions, frozen, budget)
     search_all(questions, np.flatnonzero(questions.open()), frozen, ASCENT)
     confirmed = _Confirmed(exposure, questions)
