@@ -46,6 +46,7 @@ from gnn_repair.oracle.heads.solve import (
     ASCENT,
     EffortLimit,
     Questions,
+    frozen_of,
     relax_all,
     search_all,
     solve_head,
