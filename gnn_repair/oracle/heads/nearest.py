@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.parts import cut_terms
+from gnn_repair.exposure.pieces import cut_terms
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle.heads.search import on_cpu, replay_margins, worst
