@@ -22,7 +22,7 @@ from gnn_repair.repair.base import (
     repair_of,
 )
 from gnn_repair.repair.inputs import Noise
-from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, find_targets
+from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, prepare
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
@@ -145,7 +145,8 @@ def test_targets_are_each_members_own():
     train[[3, 7, 20], 0] = train[[5], 1] = True
     val[[1, 2], 0] = val[[3, 4, 6], 1] = True
     with pytest.warns(UserWarning, match="member 1 is repaired without any training node of class"):
-        found, judged = find_targets(exposure, DATA.y, train, val)
+        task = prepare(exposure, DATA.y, train, val, device="cpu")
+    found, judged = task.train_targets, task.val_targets
     nodes = exposure.recipients
     assert nodes[found.positions].tolist() == [[20, 7, 3], [5, 5, 5]]
     assert found.sizes.tolist() == [3, 1] and judged.sizes.tolist() == [2, 3]
@@ -159,19 +160,10 @@ def test_more_members_than_nodes_are_smoothed_alike(monkeypatch):
     soft = torch.rand(3, 2, 4, dtype=torch.float64, generator=generator).softmax(2)
     labels = torch.tensor([[0, -1], [-1, 2], [3, 1]])
     operator = torch.tensor([[0.5, 0.25], [0.25, 0.5]], dtype=torch.float64)
-    strengths = smoothing.Strengths(
-        torch.tensor([0.5, 0.8, 0.95], dtype=torch.float64),
-        torch.tensor([0.8, 0.5, 0.8], dtype=torch.float64),
-        torch.tensor([True, False, True]),
-    )
+    chosen = [(0.5, 0.8, 1), (0.8, 0.5, 0), (0.95, 0.8, 1)]
+    strengths = torch.tensor(chosen, dtype=torch.float64)
     alone = [
-        smoothing.correct_and_smooth(
-            operator,
-            soft[[s]],
-            labels[[s]],
-            smoothing.Strengths(*(value[[s]] for value in strengths)),
-            3,
-        )
+        smoothing.correct_and_smooth(operator, soft[[s]], labels[[s]], strengths[[s]], 3)
         for s in range(3)
     ]
     for limit in (1, 2 * 2 * 4 * 8, 1 << 20):

@@ -11,7 +11,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair.inputs import SEEDS_A_STEP
-from gnn_repair.repair.targets import EPOCH_STRIDE, RepairTrainee, Targets, find_targets
+from gnn_repair.repair.targets import EPOCH_STRIDE, RepairTrainee, Targets, prepare
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
@@ -194,10 +194,10 @@ def test_a_batch_loss_is_the_mean_over_its_real_targets():
 def test_a_minibatch_gradient_is_that_of_its_targets():
     """Two steps of four targets against the definition, with the shuffled order read off."""
     exposure, repair = toy_exposure("h2gcn"), brief(SetTranslation())
-    from gnn_repair.repair.inputs import repair_inputs
+    from gnn_repair.repair.inputs import RepairInputs
 
-    inputs = repair_inputs(exposure)
-    train, val = find_targets(exposure, DATA.y, DATA.train_mask, DATA.val_mask)
+    inputs = RepairInputs(exposure)
+    task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cpu")
     p = repair.initial(inputs)
     for value in p.values():
         value.add_(0.1).requires_grad_()
@@ -205,8 +205,8 @@ def test_a_minibatch_gradient_is_that_of_its_targets():
         p,
         lambda q: repair.tables(q, inputs),
         lambda q, tables, targets, noise: repair.corrected(q, inputs, tables, targets, noise),
-        train,
-        val,
+        task.train_targets,
+        task.val_targets,
         dropout=0.0,
         batch_size=4,
         seed=0,

@@ -11,7 +11,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.kernels.sets import TermSets, rows_read
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import inputs as tables
-from gnn_repair.repair.inputs import Description, MessageTable, expected_terms, repair_inputs
+from gnn_repair.repair.inputs import Description, MessageTable, RepairInputs, expected_terms
 from tests.helpers.device_places import DEVICES
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
@@ -28,7 +28,7 @@ def read_one_by_one(sets, targets):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("backbone", ["sgc", "mixhop", "gcn", "sage"])
 def test_the_rows_are_those_of_the_targets_terms(backbone, device):
-    inputs = repair_inputs(toy_exposure(backbone, torch.float32).to(device))
+    inputs = RepairInputs(toy_exposure(backbone, torch.float32).to(device))
     for targets in ([[3, 5], [0, 0]], [[1, 4], [2, 9]]):
         chosen = torch.tensor(targets, device=device)
         read = rows_read(inputs.sets, chosen, inputs.messages.rows.shape[1])
@@ -38,7 +38,7 @@ def test_the_rows_are_those_of_the_targets_terms(backbone, device):
 
 
 def test_many_rows_are_not_picked(monkeypatch):
-    inputs = repair_inputs(toy_exposure("sgc"))
+    inputs = RepairInputs(toy_exposure("sgc"))
     size = 2, inputs.width + inputs.num_classes, 5
     weight = torch.ones(size, dtype=torch.float64)
     few = torch.tensor([[0], [0]])
@@ -66,7 +66,7 @@ def test_how_many_terms_are_expected():
 @pytest.mark.parametrize("backbone", ["sgc", "gcn"])
 def test_rows_and_gradients_are_those_of_the_whole_table(backbone, monkeypatch):
     monkeypatch.setattr(tables, "FEW", 1.0)
-    inputs = repair_inputs(toy_exposure(backbone))
+    inputs = RepairInputs(toy_exposure(backbone))
     generator = torch.Generator().manual_seed(0)
     size = 2, inputs.width + inputs.num_classes, 5
     weight = torch.randn(size, generator=generator, dtype=torch.float64)
@@ -88,7 +88,7 @@ def test_rows_and_gradients_are_those_of_the_whole_table(backbone, monkeypatch):
 
 
 def test_what_sparse_rows_are_multiplied_with_is_the_whole_table():
-    inputs = repair_inputs(toy_exposure("gcn"))
+    inputs = RepairInputs(toy_exposure("gcn"))
     assert inputs.messages.picks_cheaply
     inputs.messages.shared = type("Shared", (), {"sparse": object()})()
     try:

@@ -12,7 +12,7 @@ import torch
 
 from gnn_repair import EvidenceLadder, NodeTranslation
 from gnn_repair.errors import InputError
-from gnn_repair.repair.cross_fitting import CrossFitted
+from gnn_repair.repair.folds import CrossFitted
 from gnn_repair.training import Listener, Progress, in_words
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 

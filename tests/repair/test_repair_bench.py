@@ -8,10 +8,10 @@ import torch
 from benchmarks import repair as bench
 from benchmarks.repair import LiteralRepair
 from gnn_repair.errors import InputError
-from gnn_repair.kernels import dropout
+from gnn_repair.kernels import sets
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import inputs as message_table
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.repair.literal import random_parameters
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
@@ -20,7 +20,7 @@ from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 @pytest.mark.parametrize("backbone", ["gcn", "h2gcn"])
 def test_the_literal_peer_gives_the_same_logits(method, backbone):
     exposure = toy_exposure(backbone).member(0)
-    inputs = repair_inputs(exposure)
+    inputs = RepairInputs(exposure)
     p = random_parameters(method, inputs)
     peer = LiteralRepair(exposure, isinstance(method, Reweighting)).double().eval()
     last = "scorer" if isinstance(method, Reweighting) else "head"
@@ -58,7 +58,7 @@ def test_both_forms_of_a_minibatch_step_are_measured(monkeypatch):
     seen = []
 
     def listened(*arguments):
-        plainly = message_table.drop_rows is dropout.drop_rows_plainly
+        plainly = message_table.drop_rows is sets.drop_rows_plainly
         seen.append((arguments[0].whole, plainly))
         return real(*arguments)
 

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import evidence as graph_evidence
-from gnn_repair.repair.controls import LabelPropagation
+from gnn_repair.repair.baselines import LabelPropagation
 from gnn_repair.repair.evidence import evidence_of
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.targets import RepairTrainee, as_targets, prepare

@@ -10,14 +10,14 @@ import torch
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead
-from gnn_repair.repair import controls as spreading
+from gnn_repair.repair import baselines as spreading
 from gnn_repair.repair.base import fitted_of
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 
 def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatch):
     """Node 0's neighbour says class 0; all that lies behind it says class 1."""
-    monkeypatch.setattr(spreading, "ALPHAS", (0.05, 0.99))
+    monkeypatch.setattr(spreading, "SPREADS", (0.05, 0.99))
     edges = torch.tensor([[0, 1, *[1] * 8], [1, 0, *range(2, 10)]])
     edges = torch.cat([edges, edges.flip(0)], 1)
     operator = spreading.normalised_adjacency(edges.unique(dim=1), 10)
