@@ -194,7 +194,8 @@ class FittedTranslation(FittedRepair["_Translation"]):
 
     def member_logits(self, exposure: Exposure) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
-        return exposure.frozen_logits[:, exposure.recipients] + self.shift(exposure)
+        shift = self.shift(exposure)  # which looks whether this is an exposure
+        return exposure.frozen_logits[:, exposure.recipients] + shift
 
 
 @dataclass(frozen=True)

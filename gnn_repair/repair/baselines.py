@@ -27,12 +27,12 @@ from gnn_repair.repair.evidence import DROPPED, FeatureEvidence
 from gnn_repair.repair.folds import (
     FOLDS,
     averaged,
-    check_graph,
     check_table,
     fold_roles,
     in_folds,
     kept_rows,
     middle_copy,
+    same_graph,
     signature,
 )
 from gnn_repair.repair.inputs import Noise, affine
@@ -369,8 +369,13 @@ class KeptPrediction(FittedRepair["KeptRepair"]):
     def member_logits(self, exposure: Exposure) -> Tensor:
         """Log-probabilities at the recipients, [S, n, C] float64; on its own graph only."""
         self._matching(exposure)
-        check_graph(self.constants["signature"], exposure, self.repair.title)
-        return kept_rows(self.constants["log_probs"], exposure, self.repair.title)
+        title = self.repair.title
+        if not same_graph(self.constants["signature"], exposure):
+            raise InputError(
+                f"{title} reads known labels of the graph it was fitted on and this is another "
+                "one; fit it again here, or use a repair that reads no labels"
+            )
+        return kept_rows(self.constants["log_probs"], exposure, title)
 
     @property
     def num_parameters(self) -> int:

@@ -156,15 +156,6 @@ def same_graph(expected: Tensor, exposure: Exposure) -> bool:
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def check_graph(expected: Tensor, exposure: Exposure, title: str) -> None:
-    """Refuse another graph than the one whose labels were read."""
-    if not same_graph(expected, exposure):
-        raise InputError(
-            f"{title} reads known labels of the graph it was fitted on and this is another one; "
-            "fit it again here, or use a repair that reads no labels"
-        )
-
-
 def kept_rows(log_probs: Tensor, exposure: Exposure, title: str) -> Tensor:
     """Of log-probabilities by node [S, …, N, C] those of the recipients, float64.
 

@@ -90,13 +90,6 @@ class Blocks:
         features = sources.evidence.features
         self.features = None if features is None else FeatureEvidence(features.x, self.nodes)
 
-    def tables(self) -> dict[str, Tensor | FeatureEvidence]:
-        """What does not depend on who knows which labels, by block."""
-        tables: dict[str, Tensor | FeatureEvidence] = {"messages": self.messages}
-        if self.features is not None:
-            tables["features"] = self.features
-        return tables
-
 
 class Heads:
     """The arithmetic of a stack of rungs; rows are ordered by rung, member, copy."""
@@ -176,7 +169,8 @@ class Heads:
                 seed, which drops features too.
         """
         seed = None if noise is None else noise[1] + 1
-        tables = {**reading.tables(), **told}
+        own_blocks = {"messages": reading.messages, "features": reading.features}
+        tables: dict[str, Any] = {**own_blocks, **told}
         # Taken apart at once, so that gradients are put together at once.
         parts = {
             block: dict(zip(rows, self.part(p, block, tables[block], seed).unbind(0), strict=True))
