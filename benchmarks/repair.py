@@ -30,7 +30,7 @@ from gnn_repair.datasets import load_dataset, stratified_splits
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.kernels.dropout import drop_rows_plainly
+from gnn_repair.kernels.sets import drop_rows_plainly
 from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation, paper_batch_size
 from gnn_repair.repair.inputs import Description
 from gnn_repair.training import CHECK_EVERY, Budget, Progress

@@ -17,7 +17,6 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINConv, global_mean_pool
 
 from gnn_repair.backbones import BACKBONES, Frozen, Shape
-from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.backbones.graph import Graph
 from gnn_repair.budget import Budget
 from gnn_repair.datasets import motif_graphs
@@ -25,6 +24,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.oracle import solve
 from gnn_repair.repair import SetTranslation
+from gnn_repair.training import stack_parameters
 
 TARGETS = 20
 """One node in so many is a training target: 50,000 of a million."""

@@ -161,7 +161,7 @@ METHODS: dict[str, Method] = {
     "retrained_backbone": _beyond(
         title="Retrained backbone",
         output="everything",
-        repair="gnn_repair.repair.controls:RetrainedBackbone",
+        repair="gnn_repair.repair.baselines:RetrainedBackbone",
         settings=("repairs.seed",),
         look=Look("square", "#cc79a7", "#e09cc2"),
         needs=("frozen",),
@@ -177,7 +177,7 @@ METHODS: dict[str, Method] = {
     "label_propagation": _beyond(
         title="Label propagation",
         output="spread labels",
-        repair="gnn_repair.repair.controls:LabelPropagation",
+        repair="gnn_repair.repair.baselines:LabelPropagation",
         settings=("repairs.smoothing_layers",),
         look=Look("flipped", "#cc79a7", "#e09cc2"),
         needs=("data",),
@@ -185,7 +185,7 @@ METHODS: dict[str, Method] = {
     "feature_perceptron": _beyond(
         title="Perceptron on features",
         output="everything",
-        repair="gnn_repair.repair.controls:FeaturePerceptron",
+        repair="gnn_repair.repair.baselines:FeaturePerceptron",
         settings=("repairs.hidden", "repairs.seed"),
         look=Look("diamond", "#cc79a7", "#e09cc2"),
         needs=("data",),

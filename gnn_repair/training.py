@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from gnn_repair.budget import LONG as LONG
@@ -33,6 +33,11 @@ of a stopped member change nothing, so this number does not influence results.""
 
 WARM_UP = 3
 """Steps run before a CUDA graph is captured (they count as training like any other)."""
+
+
+Parameters = Mapping[str, Tensor]
+"""Trained parameters by the PyG network's names, each with a leading member axis [S, …];
+matrices are stored input × output."""
 
 
 class Trainee(ABC):
@@ -353,6 +358,27 @@ def member_correct(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
 BETAS = (0.9, 0.999)  # as PyTorch
 EPSILON = 1e-8
 """PyTorch's own defaults, as are the betas; the Triton kernel holds the same numbers."""
+
+
+def stack_parameters(network: nn.Module, members: int) -> dict[str, Tensor]:
+    """A network's parameters for S members, all alike; matrices turned to input × output."""
+    return {
+        name: (value.t() if value.dim() == 2 else value)
+        .detach()
+        .unsqueeze(0)
+        .repeat(members, *[1] * value.dim())
+        .contiguous()
+        for name, value in network.named_parameters()
+    }
+
+
+def unstack_parameters(p: Parameters, member: int) -> dict[str, Tensor]:
+    """One member's parameters in PyG's own layout: the inverse of :func:`stack_parameters`."""
+    chosen = {name: value[member] for name, value in p.items()}
+    return {
+        name: (value.t() if value.dim() == 2 else value).contiguous().clone()
+        for name, value in chosen.items()
+    }
 
 
 class FlatParameters:

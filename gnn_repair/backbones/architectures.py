@@ -20,12 +20,12 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import remove_self_loops
 
-from gnn_repair.backbones.base import Backbone, Parameters, Readout, Shape, Stream
+from gnn_repair.backbones.base import Backbone, Readout, Shape, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.published import BACKBONE_WORDS
-from gnn_repair.training import LONG, SHORT
+from gnn_repair.training import LONG, SHORT, Parameters
 
 # As plain PyG networks ----------------------------------------------------------------------------
 #

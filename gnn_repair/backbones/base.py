@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -14,10 +13,7 @@ from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.budget import Budget, check_real, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import Pattern
-
-Parameters = Mapping[str, Tensor]
-"""Trained parameters by the PyG network's names, each with a leading member axis [S, …];
-matrices are stored input × output."""
+from gnn_repair.training import Parameters
 
 
 @dataclass(frozen=True)
@@ -166,24 +162,3 @@ class Backbone(ABC):
         """z, [N, S, C]."""
         state = self.state(p, graph, trunk, dropout)
         return self.readout(p, graph, state, dropout).logits(state)
-
-
-def stack_parameters(network: nn.Module, members: int) -> dict[str, Tensor]:
-    """A network's parameters for S members, all alike; matrices turned to input × output."""
-    return {
-        name: (value.t() if value.dim() == 2 else value)
-        .detach()
-        .unsqueeze(0)
-        .repeat(members, *[1] * value.dim())
-        .contiguous()
-        for name, value in network.named_parameters()
-    }
-
-
-def unstack_parameters(p: Parameters, member: int) -> dict[str, Tensor]:
-    """One member's parameters in PyG's own layout: the inverse of :func:`stack_parameters`."""
-    chosen = {name: value[member] for name, value in p.items()}
-    return {
-        name: (value.t() if value.dim() == 2 else value).contiguous().clone()
-        for name, value in chosen.items()
-    }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from gnn_repair.backbones.base import Backbone, Readout, stack_parameters, unstack_parameters
+from gnn_repair.backbones.base import Backbone, Readout
 from gnn_repair.backbones.graph import Features, Graph, State
 from gnn_repair.budget import check_whole
 from gnn_repair.checks import as_splits, num_classes
@@ -28,7 +28,7 @@ from gnn_repair.files import (
     load_tensors,
     save_tensors,
 )
-from gnn_repair.training import Budget
+from gnn_repair.training import Budget, stack_parameters, unstack_parameters
 
 # What must hold of a trained model's file, whatever the model: shared with fitted repairs ---------
 
@@ -45,13 +45,15 @@ STATISTICS = {
 RESULTS = {"logits": (3, REAL), **STATISTICS}
 
 
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, without it."""
+    chosen = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors[name] for name in chosen}
+
+
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``prefix``, without it; floats among them finite."""
-    found = {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
+    """The same, floats among them finite."""
+    found = under(tensors, prefix)
     for name, value in found.items():
         check_tensor(name[:80], value, value.dim(), (*REAL, torch.int64))
     return found
@@ -131,13 +133,13 @@ class Frozen:
         lines = [
             f"Frozen {self.backbone.title} on {self.data.get('name') or 'a graph'}: "
             f"{members} {'member' if members == 1 else 'members'} "
-            f"(splits {_listed(self.splits)}), {nodes:,} nodes, {classes} classes, "
+            f"(splits {listed(self.splits)}), {nodes:,} nodes, {classes} classes, "
             f"{sum(value[0].numel() for value in self.parameters.values()):,} parameters each",
-            f"  epochs kept: {_listed(self.best_epoch.tolist())}",
+            f"  epochs kept: {listed(self.best_epoch.tolist())}",
         ]
         wild = self.diverged.nonzero().view(-1).tolist()
         return "\n".join(
-            lines + [f"  diverged: splits {_listed(self.splits[s] for s in wild)}"] * bool(wild)
+            lines + [f"  diverged: splits {listed(self.splits[s] for s in wild)}"] * bool(wild)
         )
 
     @property
@@ -183,12 +185,11 @@ class Frozen:
     def member(self, index: int) -> Frozen:
         """One member alone."""
         pick = slice(index, index + 1)
-        results = ("logits", "best_epoch", "epochs_run", "diverged")
         return replace(
             self,
             splits=self.splits[pick],
             parameters={name: value[pick] for name, value in self.parameters.items()},
-            **{name: getattr(self, name)[pick] for name in results},
+            **{name: getattr(self, name)[pick] for name in RESULTS},
         )
 
     def network(self, member: int = 0) -> nn.Module:
@@ -212,8 +213,7 @@ class Frozen:
     def save(self, path: str | Path) -> None:
         """Write parameters and logits as one safetensors file."""
         tensors = {f"parameters/{name}": value for name, value in self.parameters.items()}
-        for name in ("logits", "best_epoch", "epochs_run", "diverged"):
-            tensors[name] = getattr(self, name)
+        tensors |= {name: getattr(self, name) for name in RESULTS}
         save_tensors(path, KIND, {**self._identity(), "splits": self.splits}, tensors)
 
     @staticmethod
@@ -252,7 +252,8 @@ class Frozen:
         }
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def listed(numbers: Iterable[int]) -> str:
+    """Such as ``0, 3, 4``."""
     return ", ".join(str(number) for number in numbers)
 
 
@@ -289,11 +290,14 @@ def _check_parameters(frozen: Frozen) -> None:
                 f"parameter {name} is {found.dtype} of shape {list(found.shape)} instead of "
                 f"{frozen.logits.dtype} of shape {list(shape)}"
             )
-    again = frozen.readout.logits(frozen.node_state).transpose(0, 1)
-    scale = frozen.logits.abs().clamp(min=1)
-    # Another machine's float32 may differ by 1e-5 or so; other parameters differ by far more.
-    if not bool((((again - frozen.logits) / scale).abs() < 1e-3).all()):
+    if not agree(frozen.readout.logits(frozen.node_state).transpose(0, 1), frozen.logits):
         raise InputError("its parameters do not give its logits")
+
+
+def agree(again: Tensor, kept: Tensor) -> bool:
+    """Whether a model gives its file's logits."""
+    # Another machine's float32 may differ by 1e-5 or so; other parameters differ by far more.
+    return bool((((again - kept) / kept.abs().clamp(min=1)).abs() < 1e-3).all())
 
 
 def fingerprint(data: Data) -> str:

@@ -109,6 +109,7 @@ class Graph:
         self.features = Features(data.x.to(device))
         self.dtype: torch.dtype = data.x.dtype
         self.entries, _ = Pattern.from_entries(self.edge_index, self.num_nodes)
+        self._normalised: dict[bool, Operator] = {}
 
     @cached_property
     def looped(self) -> Pattern:
@@ -121,9 +122,6 @@ class Graph:
         looped, _ = add_self_loops(others, num_nodes=self.num_nodes)
         return Pattern.from_entries(looped, self.num_nodes)[0]
 
-    def _ones(self, pattern: Pattern) -> Tensor:
-        return torch.ones(pattern.indices.numel(), dtype=self.dtype, device=pattern.indptr.device)
-
     def _degrees(self, pattern: Pattern) -> Tensor:
         """[N]: entries of each row, at least 1."""
         return pattern.indptr.diff().clamp(min=1).to(self.dtype)
@@ -131,7 +129,8 @@ class Graph:
     @cached_property
     def total(self) -> Operator:
         """A: one coefficient of 1 per entry."""
-        return Operator(self.entries, self._ones(self.entries))
+        ones = torch.ones_like(self.entries.indices, dtype=self.dtype)
+        return Operator(self.entries, ones)
 
     @cached_property
     def mean(self) -> Operator:
@@ -144,19 +143,12 @@ class Graph:
 
     def normalised(self, one_loop: bool) -> Operator:
         """Â = D^{−1/2} A D^{−1/2}."""
-        return self._normalised_looped if one_loop else self._normalised_listed
-
-    @cached_property
-    def _normalised_looped(self) -> Operator:
-        return self._normalise(self.looped)
-
-    @cached_property
-    def _normalised_listed(self) -> Operator:
-        return self._normalise(self.entries)
-
-    def _normalise(self, pattern: Pattern) -> Operator:
-        scale = self._degrees(pattern).rsqrt()
-        return Operator(pattern, scale[pattern.recipients] * scale[pattern.indices])
+        if one_loop not in self._normalised:
+            pattern = self.pattern(one_loop)
+            scale = self._degrees(pattern).rsqrt()
+            made = Operator(pattern, scale[pattern.recipients] * scale[pattern.indices])
+            self._normalised[one_loop] = made
+        return self._normalised[one_loop]
 
     @cached_property
     def mean_without_self(self) -> Operator:

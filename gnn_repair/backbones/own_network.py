@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data
 
-from gnn_repair.backbones.frozen import RESULTS, check_names, check_splits, fingerprint
+from gnn_repair.backbones.frozen import (
+    RESULTS,
+    agree,
+    check_names,
+    check_splits,
+    fingerprint,
+    under,
+)
 from gnn_repair.budget import SHORT, Budget
 from gnn_repair.checks import as_splits, num_classes
 from gnn_repair.devices import seeded
@@ -136,19 +143,14 @@ def load_network(path: str | Path, own: OwnNetwork, data: Data) -> FrozenNetwork
         if header["data"] != fingerprint(data):
             raise InputError("it was made with another data; use the graph it was trained on")
         network = own.network(data.x.shape[1], num_classes(data)).to(data.x.dtype).eval()
-        state = {n.removeprefix("state/"): v for n, v in tensors.items() if n.startswith("state/")}
         try:
-            network.load_state_dict(state)
+            network.load_state_dict(under(tensors, "state/"))
         except RuntimeError as error:
             said = " ".join(str(error).split())[:200]
             raise InputError(f"it holds another network's weights: {said}") from error
         results = {name: tensors[name] for name in RESULTS}
-        again, kept = own.logits(network, data), results["logits"]
-        scale = kept.abs().clamp(min=1)
-        # Another machine's float32 may differ by 1e-5 or so; other weights differ by far more.
-        if kept.shape != (1, *again.shape) or not bool(
-            (((again - kept) / scale).abs() < 1e-3).all()
-        ):
+        again, kept = own.logits(network, data).unsqueeze(0), results["logits"]
+        if kept.shape != again.shape or not agree(again, kept):
             raise InputError("its weights do not give its logits")
     return FrozenNetwork(own, data, splits, network, **results)
 
@@ -168,83 +170,45 @@ def train_own(
     An epoch is evaluate, then update, as for backbones; buffers such as running means belong to
     the state.
     """
+    best_score, best_epoch, epochs_run, diverged = -1.0, 0, 0, False
     with seeded(seed, device):
-        run = _Training(own, data, split, device, budget)
-        for epoch in range(budget.epochs):
-            if epoch % CHECK_EVERY == 0 and on_progress is not None:
-                on_progress(Progress(epoch, budget.epochs, 1, run.best_score))
-            if not run.epoch(epoch):
-                break
-        else:
-            run.look(budget.epochs)
-    return run.frozen(split)
-
-
-class _Training:
-    """The state of one call of :func:`train_own`."""
-
-    def __init__(
-        self, own: OwnNetwork, data: Data, split: int, device: torch.device, budget: Budget
-    ) -> None:
-        self.own, self.budget, self.original = own, budget, data
-        self.network = own.network(data.x.shape[1], num_classes(data)).to(device, data.x.dtype)
-        self.data = data.clone().to(device)
-        self.train, self.val = (
+        network = own.network(data.x.shape[1], num_classes(data)).to(device, data.x.dtype)
+        placed = data.clone().to(device)
+        train, val = (
             as_splits(data[f"{part}_mask"])[:, split].to(device) for part in ("train", "val")
         )
         kind = torch.optim.AdamW if budget.decoupled else torch.optim.Adam
-        self.optimizer = kind(
-            self.network.parameters(), lr=budget.learning_rate, weight_decay=budget.weight_decay
+        optimizer = kind(
+            network.parameters(), lr=budget.learning_rate, weight_decay=budget.weight_decay
         )
-        self.best_score, self.best_epoch, self.epochs_run = -1.0, 0, 0
-        self.best = copy.deepcopy(self.network.state_dict())
-        self.diverged = False
-
-    def logits(self) -> Tensor:
-        """The network's output, [N, C]."""
-        return self.own.logits(self.network, self.data)
-
-    def look(self, epoch: int) -> bool:
-        """Note the state if it is the best; whether training goes on."""
-        if epoch or self.budget.epoch_zero:
-            self.network.eval()
-            with torch.no_grad():
-                right = self.logits().argmax(1) == self.data.y
-            score = float((right & self.val).sum())
-            if score > self.best_score:
-                self.best_score, self.best_epoch = score, epoch
-                self.best = copy.deepcopy(self.network.state_dict())
-        patience = self.budget.patience
-        return patience is None or epoch - self.best_epoch < patience
-
-    def epoch(self, epoch: int) -> bool:
-        """Evaluate, then update; whether training goes on."""
-        if not self.look(epoch):
-            return False
-        self.network.train()
-        self.optimizer.zero_grad()
-        loss = functional.cross_entropy(self.logits()[self.train], self.data.y[self.train])
-        if not bool(torch.isfinite(loss)):
-            self.diverged = True
-            return False
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), self.budget.clip)
-        self.optimizer.step()
-        self.epochs_run = epoch + 1
-        return True
-
-    @torch.no_grad()
-    def frozen(self, split: int) -> FrozenNetwork:
-        """The best state, in evaluation mode."""
-        self.network.load_state_dict(self.best)
-        self.network.eval()
-        return FrozenNetwork(
-            own=self.own,
-            data=self.original,
-            splits=(split,),
-            network=self.network,
-            logits=self.logits().detach().unsqueeze(0),
-            best_epoch=torch.tensor([self.best_epoch]),
-            epochs_run=torch.tensor([self.epochs_run]),
-            diverged=torch.tensor([self.diverged]),
-        )
+        best = copy.deepcopy(network.state_dict())
+        for epoch in range(budget.epochs + 1):
+            last = epoch == budget.epochs
+            if epoch % CHECK_EVERY == 0 and on_progress is not None and not last:
+                on_progress(Progress(epoch, budget.epochs, 1, best_score))
+            if epoch or budget.epoch_zero:
+                network.eval()
+                with torch.no_grad():
+                    right = own.logits(network, placed).argmax(1) == placed.y
+                score = float((right & val).sum())
+                if score > best_score:
+                    best_score, best_epoch = score, epoch
+                    best = copy.deepcopy(network.state_dict())
+            if last or (budget.patience is not None and epoch - best_epoch >= budget.patience):
+                break
+            network.train()
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(own.logits(network, placed)[train], placed.y[train])
+            if not bool(torch.isfinite(loss)):
+                diverged = True
+                break
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), budget.clip)
+            optimizer.step()
+            epochs_run = epoch + 1
+    network.load_state_dict(best)
+    network.eval()
+    with torch.no_grad():
+        logits = own.logits(network, placed).unsqueeze(0)
+    counts = torch.tensor([best_epoch]), torch.tensor([epochs_run]), torch.tensor([diverged])
+    return FrozenNetwork(own, data, (split,), network, logits, *counts)

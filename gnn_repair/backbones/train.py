@@ -12,8 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.backbones.architectures import BACKBONES
-from gnn_repair.backbones.base import Backbone, stack_parameters
-from gnn_repair.backbones.frozen import Frozen
+from gnn_repair.backbones.base import Backbone
+from gnn_repair.backbones.frozen import STATISTICS, Frozen
 from gnn_repair.backbones.graph import Graph
 from gnn_repair.budget import check_whole
 from gnn_repair.checks import MASKS, as_splits, check_data, num_classes
@@ -21,13 +21,13 @@ from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError, SplitError, suggestion
 from gnn_repair.training import (
     Budget,
-    Fitted,
     ProgressCallback,
     Trainee,
     fit,
     mask_weights,
     member_correct,
     member_losses,
+    stack_parameters,
 )
 
 
@@ -64,7 +64,17 @@ def train_backbone(
         trainee = _BackboneTrainee(architecture, data, chosen, place, seed)
         with seeded(seed, place):
             fitted = fit(trainee, budget, on_progress)
-        return _freeze(architecture, data, chosen, seed, budget, fitted, trainee.graph)
+        trainee.parameters = dict(fitted.parameters)
+        with torch.no_grad():
+            logits = trainee.logits(trainee.trunk()).transpose(0, 1).contiguous()
+    for member in fitted.diverged.nonzero().view(-1).tolist():
+        warnings.warn(
+            f"split {chosen[member]} diverged after epoch {int(fitted.epochs_run[member])}; "
+            f"its state of epoch {int(fitted.best_epoch[member])} was kept",
+            stacklevel=2,
+        )
+    statistics = {name: getattr(fitted, name) for name in STATISTICS}
+    return Frozen(architecture, data, chosen, seed, budget, fitted.parameters, logits, **statistics)
 
 
 def find_backbone(backbone: str | Backbone) -> Backbone:
@@ -139,44 +149,13 @@ class _BackboneTrainee(Trainee):
     def trunk(self) -> Any:
         return self.backbone.trunk(self.parameters, self.graph)
 
+    def logits(self, trunk: Any, dropout: float = 0.0) -> Tensor:
+        """z, [N, S, C]."""
+        return self.backbone.logits(self.parameters, self.graph, trunk, dropout)
+
     def losses(self, trunk: Any) -> Tensor:
-        dropout = self.backbone.shape.dropout
-        logits = self.backbone.logits(self.parameters, self.graph, trunk, dropout)
+        logits = self.logits(trunk, self.backbone.shape.dropout)
         return member_losses(logits, self.labels, self.weights)
 
     def scores(self, trunk: Any) -> Tensor:
-        logits = self.backbone.logits(self.parameters, self.graph, trunk)
-        return member_correct(logits, self.labels, self.val)
-
-
-@torch.no_grad()
-def _freeze(
-    backbone: Backbone,
-    data: Data,
-    splits: tuple[int, ...],
-    seed: int,
-    budget: Budget,
-    fitted: Fitted,
-    graph: Graph,
-) -> Frozen:
-    trunk = backbone.trunk(fitted.parameters, graph)
-    logits = backbone.logits(fitted.parameters, graph, trunk).transpose(0, 1).contiguous()
-    frozen = Frozen(
-        backbone=backbone,
-        data=data,
-        splits=splits,
-        seed=seed,
-        budget=budget,
-        parameters=fitted.parameters,
-        logits=logits,
-        best_epoch=fitted.best_epoch,
-        epochs_run=fitted.epochs_run,
-        diverged=fitted.diverged,
-    )
-    for member in fitted.diverged.nonzero().view(-1).tolist():
-        warnings.warn(
-            f"split {splits[member]} diverged after epoch {int(fitted.epochs_run[member])}; "
-            f"its state of epoch {int(fitted.best_epoch[member])} was kept",
-            stacklevel=4,
-        )
-    return frozen
+        return member_correct(self.logits(trunk), self.labels, self.val)

@@ -5,9 +5,9 @@
 reference, beside kernels for the CPU (``cpu``) and for a GPU (``…_gpu``).
 """
 
-from gnn_repair.kernels.aggregate import Pattern, mix, pair_scores, segment_softmax, spread
+from gnn_repair.kernels.aggregate import Pattern, drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.kernels.dispatch import compiled
-from gnn_repair.kernels.dropout import drop, drop_rows, row_hash
+from gnn_repair.kernels.sets import drop_rows, row_hash
 
 __all__ = [
     "Pattern",

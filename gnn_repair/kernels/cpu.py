@@ -32,8 +32,7 @@ from torch import Tensor
 
 from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.kernels.aggregate import Pattern
-from gnn_repair.kernels.dropout import LOW
-from gnn_repair.kernels.sets import BOUND, Dropout, Layer, Scorer, TermSets
+from gnn_repair.kernels.sets import BOUND, LOW, Dropout, Layer, Scorer, TermSets
 from gnn_repair.startup import load_numba
 
 load_numba()
@@ -51,7 +50,7 @@ _FIRST = np.uint32(0x21F0AAAD)
 _SECOND = np.uint32(0xD35A2D97)
 _S15 = np.uint32(15)
 _S16 = np.uint32(16)
-"""The multipliers and shifts of :mod:`gnn_repair.kernels.dropout`, typed once for the kernels."""
+"""The multipliers and shifts of :mod:`gnn_repair.kernels.sets`, typed once for the kernels."""
 
 
 @cache

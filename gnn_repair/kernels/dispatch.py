@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ ON_CPU = ("aggregate", "sets")
 """Operations that numba compiles; products are PyTorch's own on the CPU."""
 
 
-def compiled(operations: str, tensor: Tensor) -> ModuleType | None:
+def compiled(operations: str, tensor: Tensor) -> Any:
     """The module of kernels for such tensors; None: plain PyTorch does the work."""
     kind, dtype = tensor.device.type, tensor.dtype
     if kind == "cpu" and operations in ON_CPU and dtype in (torch.float32, torch.float64):

@@ -43,7 +43,7 @@ class SharedRows:
     def __init__(self, x: Tensor) -> None:
         self.dense = x
         self.rows, self.width = x.shape
-        self.kernels: Any = compiled("products", x)
+        self.kernels = compiled("products", x)
         """None where rows are multiplied as they are, without pieces."""
         high = x.bfloat16()
         low = (x - high.float()).bfloat16()
@@ -68,8 +68,7 @@ class SharedRows:
 
     def times(self, weight: Tensor) -> Tensor:
         """X W of every member: [S, d, H] gives [S, P, H]."""
-        out: Tensor = self.kernels.wide_product(self.wide, self.cut(weight))
-        return out
+        return self.kernels.wide_product(self.wide, self.cut(weight))
 
     def gradient(self, upstream: Tensor) -> Tensor:
         """Xᵀ G of every member: [S, P, H] gives [S, d, H]."""
@@ -79,8 +78,7 @@ class SharedRows:
     def cut(self, values: Tensor) -> Tensor:
         """The pieces of ``values`` [S, k, H] that stand opposite X's, each padded like these."""
         pieces = 2 if self.exact else 3
-        out: Tensor = self.kernels.cut(values, pieces, _aligned(values.shape[1]))
-        return out
+        return self.kernels.cut(values, pieces, _aligned(values.shape[1]))
 
 
 def product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Tensor:
@@ -93,16 +91,14 @@ def product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Te
     """
     if compiled("products", own) is None or (own.requires_grad and shared is None):
         return plain_product(own, weight, shared)
-    out: Tensor = _Product.apply(own, weight, shared)  # type: ignore[no-untyped-call]
-    return out
+    return _Product.apply(own, weight, shared)  # type: ignore[no-untyped-call]
 
 
 def picked_product(shared: SharedRows, own: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """[X, Z_s] W_s of each member's own choice of rows ``index`` [S, L], [S, L, H]."""
     if shared.kernels is None:
         return torch.bmm(picked_rows(shared, own, index), weight)
-    out: Tensor = _Picked.apply(shared, own, index, weight)  # type: ignore[no-untyped-call]
-    return out
+    return _Rows.apply("picked", shared, own, index, weight)  # type: ignore[no-untyped-call]
 
 
 def read_product(shared: SharedRows, own: Tensor, read: ReadRows, weight: Tensor) -> Tensor:
@@ -112,8 +108,7 @@ def read_product(shared: SharedRows, own: Tensor, read: ReadRows, weight: Tensor
     """
     if shared.kernels is None:
         return plain_product(own, weight, shared)
-    out: Tensor = _Read.apply(shared, own, read, weight)  # type: ignore[no-untyped-call]
-    return out
+    return _Rows.apply("read", shared, own, read, weight)  # type: ignore[no-untyped-call]
 
 
 def plain_product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Tensor:
@@ -145,46 +140,26 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (own,) = ctx.saved_tensors
         upstream = upstream.contiguous()
-        kernels: Any = compiled("products", own)
-        by_own = kernels.tall_gradient(own, upstream)
+        by_own = compiled("products", own).tall_gradient(own, upstream)
         if ctx.shared is None:
             return None, by_own, None
         return None, torch.cat([ctx.shared.gradient(upstream), by_own], dim=1), None
 
 
-class _Picked(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, shared: SharedRows, own: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(own, index)
-        ctx.shared = shared
-        out: Tensor = shared.kernels.picked_product(shared, own, index, weight)
-        return out
+class _Rows(torch.autograd.Function):
+    """Some rows alone: ``picked`` ones, each member's own choice [S, L], or those that are read."""
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        own, index = ctx.saved_tensors
-        gradient: Tensor = ctx.shared.kernels.picked_gradient(
-            ctx.shared, own, index, upstream.contiguous()
-        )
-        return None, None, None, gradient
-
-
-class _Read(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, shared: SharedRows, own: Tensor, read: ReadRows, weight: Tensor
+        ctx: Any, kind: str, shared: SharedRows, own: Tensor, rows: Any, weight: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(own, *read)
-        ctx.shared = shared
-        out: Tensor = shared.kernels.read_product(shared, own, read, weight)
-        return out
+        ctx.kind, ctx.shared, ctx.rows = kind, shared, rows
+        ctx.save_for_backward(own)
+        return getattr(shared.kernels, f"{kind}_product")(shared, own, rows, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        own, *read = ctx.saved_tensors
-        gradient: Tensor = ctx.shared.kernels.read_gradient(
-            ctx.shared, own, ReadRows(*read), upstream.contiguous()
-        )
-        return None, None, None, gradient
+        gradient = getattr(ctx.shared.kernels, f"{ctx.kind}_gradient")
+        by_weight = gradient(ctx.shared, *ctx.saved_tensors, ctx.rows, upstream.contiguous())
+        return None, None, None, None, by_weight

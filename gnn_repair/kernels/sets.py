@@ -7,7 +7,8 @@ recipient, a table by message and two frozen numbers per term (see :class:`Layer
 
 is formed on the fly and never stored. :func:`pool` sums it over a recipient's terms, :func:`tilt`
 scores each term with it and mixes contributions by the tilted coefficients. Both work on targets
-[S, L]: each of S members has its own L recipients, each with its complete set of terms.
+[S, L]: each of S members has its own L recipients, each with its complete set of terms. What is
+dropped follows from a hash, so it need not be stored.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnn_repair.kernels.dispatch import check_sizes, compiled
-from gnn_repair.kernels.dropout import kept
 
 BOUND = 4.0
 """Scores and shifts are BOUND · tanh(·)."""
+LOW = 0xFFFFFFFF
+"""32 bits."""
 CHUNK = 1 << 26
 """Elements of one gathered block when states are compared plainly: 256 MB in float32."""
 
@@ -122,8 +124,7 @@ def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout | None 
     dropout = dropout or no_dropout(targets)
     if _plain(layer.source, sets.coefficients, sets.cosine, sets.distance):
         return plain_pool(sets, targets, layer, dropout)
-    out: Tensor = _Pool.apply(sets, targets, dropout, *layer)  # type: ignore[no-untyped-call]
-    return out
+    return _Pool.apply(sets, targets, dropout, *layer)  # type: ignore[no-untyped-call]
 
 
 def tilt(
@@ -154,16 +155,15 @@ def tilt(
     dropout = dropout or no_dropout(targets)
     if _plain(layer.source):
         return plain_tilt(sets, targets, layer, scorer, contributions, dropout)
-    out: Tensor = _Tilt.apply(  # type: ignore[no-untyped-call]
+    return _Tilt.apply(  # type: ignore[no-untyped-call]
         sets, targets, contributions, dropout, *scorer, *layer
     )
-    return out
 
 
 def rows_read(sets: TermSets, targets: Tensor, rows: int) -> ReadRows:
     """Which of ``rows`` rows the terms of targets [S, L] read."""
     check_sizes("targets", targets, None, None)
-    kernels: Any = compiled("sets", sets.coefficients)
+    kernels = compiled("sets", sets.coefficients)
     if targets.device.type == "cuda" and kernels is not None:
         return kernels.rows_read(sets, targets, rows)
     at = unroll(sets, targets)
@@ -187,7 +187,7 @@ def compare(
     check_sizes("sources", sources, recipients.shape[0], None, recipients.shape[2])
     if _plain(recipients, recipients, sources):
         return plain_compare(segments, columns, recipients, sources)
-    return _kernels(recipients).compare(segments, columns, recipients, sources)
+    return compiled("sets", recipients).compare(segments, columns, recipients, sources)
 
 
 def _check_layer(sets: TermSets, targets: Tensor, layer: Layer) -> None:
@@ -201,6 +201,50 @@ def _check_layer(sets: TermSets, targets: Tensor, layer: Layer) -> None:
     check_sizes("sets.rows", sets.rows, sets.columns.numel())
     for name in ("coefficients", "cosine", "distance"):
         check_sizes(f"sets.{name}", getattr(sets, name), None, sets.columns.numel())
+
+
+# Dropout by a hash -------------------------------------------------------------------------------
+#
+# Members share their masks. Each is trained as if alone with the run's seed, so what it draws must
+# depend neither on its place in the stack nor on who else is there.
+
+
+def mixed_hash(value: Tensor) -> Tensor:
+    """A 32-bit mixing function on int64 tensors that hold 32-bit values."""
+    value = value ^ (value >> 16)
+    value = (value * 0x21F0AAAD) & LOW
+    value = value ^ (value >> 15)
+    value = (value * 0xD35A2D97) & LOW
+    return value ^ (value >> 15)
+
+
+def row_hash(seed: Tensor, row: Tensor) -> Tensor:
+    """A 32-bit number for every row, int64 like ``row``; another seed, other numbers."""
+    return mixed_hash(mixed_hash(seed & LOW) ^ ((row * 0x9E3779B1) & LOW))
+
+
+def kept(seed: Tensor, share: float, row: Tensor, channels: int) -> Tensor:
+    """Which channels of which rows survive when ``share`` is dropped, bool [rows, channels]."""
+    channel = torch.arange(channels, device=row.device)
+    value = mixed_hash((row_hash(seed, row).unsqueeze(1) + channel * 0x9E3779B9) & LOW)
+    return value >= round(share * 2**32)
+
+
+def drop_rows(values: Tensor, share: float, seed: Tensor) -> Tensor:
+    """Dropout of member-major values [S, L, H]; a hash of (seed, row, channel) decides.
+
+    Row l has the same mask whatever L is, so padding does not change what a member draws.
+    """
+    if compiled("sets", values) is None:
+        return drop_rows_plainly(values, share, seed)
+    return _DropRows.apply(values, share, seed)  # type: ignore[no-untyped-call]
+
+
+def drop_rows_plainly(values: Tensor, share: float, seed: Tensor) -> Tensor:
+    """The same in PyTorch's own operations: the reference."""
+    rows = torch.arange(values.shape[1], device=values.device)
+    mask = kept(seed, share, rows, values.shape[2]).to(values.dtype)
+    return values * (mask / (1 - share))
 
 
 # The plain forms, a row per (member, target, term): memory grows with terms × channels -----------
@@ -305,10 +349,6 @@ def plain_compare(
 # The compiled forms with their gradients ----------------------------------------------------------
 
 
-def _kernels(tensor: Tensor) -> Any:
-    return compiled("sets", tensor)
-
-
 class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -317,14 +357,13 @@ class _Pool(torch.autograd.Function):
         layer = Layer(*(table.contiguous() for table in tables))
         ctx.sets, ctx.dropout = sets, dropout
         ctx.save_for_backward(targets, *layer)
-        out: Tensor = _kernels(layer.source).pool(sets, targets, layer, dropout)
-        return out
+        return compiled("sets", layer.source).pool(sets, targets, layer, dropout)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         targets, *tables = ctx.saved_tensors
-        gradients = _kernels(gradient).pool_gradient(
+        gradients = compiled("sets", gradient).pool_gradient(
             ctx.sets, targets, Layer(*tables), ctx.dropout, gradient.contiguous()
         )
         return None, None, None, *gradients
@@ -343,17 +382,33 @@ class _Tilt(torch.autograd.Function):
         output, bias, *tables = (value.contiguous() for value in trained)
         layer, scorer = Layer(*tables), Scorer(output, bias)
         ctx.sets, ctx.dropout = sets, dropout
-        out, kept = _kernels(output).tilt(sets, targets, layer, scorer, contributions, dropout)
-        ctx.save_for_backward(targets, contributions, kept, *scorer, *layer)
-        mixed: Tensor = out
-        return mixed
+        kernels = compiled("sets", output)
+        out, raw = kernels.tilt(sets, targets, layer, scorer, contributions, dropout)
+        ctx.save_for_backward(targets, contributions, raw, *scorer, *layer)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        targets, contributions, kept, output, bias, *tables = ctx.saved_tensors
-        gradients = _kernels(gradient).tilt_gradient(
+        targets, contributions, raw, output, bias, *tables = ctx.saved_tensors
+        gradients = compiled("sets", gradient).tilt_gradient(
             ctx.sets, targets, Layer(*tables), Scorer(output, bias), contributions, ctx.dropout,
-            kept, gradient.contiguous(),
+            raw, gradient.contiguous(),
         )  # fmt: skip
         return None, None, None, None, *gradients
+
+
+class _DropRows(torch.autograd.Function):
+    """The mask is drawn again for the gradient, never stored."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, share: float, seed: Tensor) -> Tensor:
+        ctx.share = share
+        ctx.save_for_backward(seed)
+        return compiled("sets", values).drop_rows(values.detach().contiguous(), seed, share)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        kernels, values = compiled("sets", upstream), upstream.contiguous()
+        return kernels.drop_rows(values, *ctx.saved_tensors, ctx.share), None, None

@@ -7,7 +7,7 @@ from gnn_repair.methods import METHODS
 from gnn_repair.repair.adapters import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair.base import FittedRepair, Repair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
-from gnn_repair.repair.cross_fitting import CrossFitted
+from gnn_repair.repair.folds import CrossFitted
 from gnn_repair.repair.ladder.ladder import EvidenceLadder
 
 REPAIRS: dict[str, type[Repair[Any]]] = {

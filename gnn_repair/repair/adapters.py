@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from gnn_repair.repair.inputs import (
     MessageTable,
     Noise,
     PairWeights,
-    Parameters,
     RepairInputs,
     affine,
     centred,
@@ -33,12 +32,11 @@ from gnn_repair.repair.inputs import (
     encoder_reads,
     pair_width,
     perceptron,
-    perceptron_size,
-    repair_inputs,
     split_context,
     split_pair,
 )
 from gnn_repair.repair.targets import Targets
+from gnn_repair.training import Parameters
 
 SHARED = {"hidden": "hidden", "dropout": "dropout", "seed": "seed"}
 """Settings that a study's protocol has once for all of them."""
@@ -54,17 +52,9 @@ rounding."""
 # Reweighting -------------------------------------------------------------------------------------
 
 
-class ReweightingTables(NamedTuple):
-    """The weights taken apart, and their products with every message."""
-
-    encoder: PairWeights
-    scorer: PairWeights
-    context: ContextWeights
-    """The scorer's weight on c_v."""
-    encoder_messages: MessageTable
-    """[h_a, z_a] times ψ's source part, [S, P, H]."""
-    scorer_messages: MessageTable
-    """[h_a, z_a] times the scorer's source part, [S, P, H]."""
+Tables = tuple[PairWeights, PairWeights, ContextWeights, MessageTable, MessageTable]
+"""Reweighting's weights taken apart, ψ's, the scorer's and the scorer's on c_v; then [h_a, z_a]
+times ψ's source part and times the scorer's, [S, P, H] each."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -76,18 +66,14 @@ class FittedReweighting(FittedRepair["Reweighting"]):
     def coefficients(self, exposure: Exposure) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""
         with self.gradients(exposure):
-            return self._coefficients(exposure)
-
-    def _coefficients(self, exposure: Exposure) -> Tensor:
-        p, inputs = self._matching(exposure), repair_inputs(exposure)
-        method = self.repair
-        tables = method.tables(p, inputs)
-        layer = method.scorer_layer(p, inputs, tables, inputs.everyone, None)
-        scores = term_scores(inputs.sets, layer, scorer_of(p))
-        tilted = exposure.coefficients.double() * scores.double().exp()
-        ratio = exposure.mass / exposure.masses(tilted).clamp(min=torch.finfo(torch.float64).tiny)
-        lengths = exposure.segments.diff()
-        return tilted * torch.repeat_interleave(ratio.flatten(1), lengths, dim=1)
+            p, inputs = self._matching(exposure), RepairInputs(exposure)
+            tables = self.repair.tables(p, inputs)
+            layer = self.repair.scorer_layer(p, inputs, tables, inputs.everyone, None)
+            scores = term_scores(inputs.sets, layer, scorer_of(p))
+            tilted = exposure.coefficients.double() * scores.double().exp()
+            masses = exposure.masses(tilted).clamp(min=torch.finfo(torch.float64).tiny)
+            ratio = (exposure.mass / masses).flatten(1)
+            return tilted * torch.repeat_interleave(ratio, exposure.segments.diff(), dim=1)
 
     def member_logits(self, exposure: Exposure) -> Tensor:
         """β + Σ λ ℓ at the recipients, [S, n, C] float64; z⁰ where nothing is adjustable."""
@@ -116,44 +102,33 @@ class Reweighting(TrainedRepair[FittedReweighting]):
             }
         )
 
-    def tables(self, p: Parameters, inputs: RepairInputs) -> ReweightingTables:
+    def tables(self, p: Parameters, inputs: RepairInputs) -> Tables:
         """What does not depend on the targets."""
         size = inputs.width, inputs.num_classes
         encoder = split_pair(p["encoder.0.weight"], *size)
         start = pair_width(*size)
-        before, after = p["scorer.0.weight"].split([start, self._after(size)], dim=1)
+        weight = p["scorer.0.weight"]
+        before, after = weight.split([start, weight.shape[1] - start], dim=1)
         scorer = split_pair(before, *size)
-        return ReweightingTables(
-            encoder,
-            scorer,
-            split_context(after, sum(size)),
-            MessageTable(inputs, encoder.source),
-            MessageTable(inputs, scorer.source),
-        )
-
-    def _after(self, size: tuple[int, int]) -> int:
-        """How wide c_v is."""
-        return sum(size) + self.hidden + 1
+        messages = MessageTable(inputs, encoder.source), MessageTable(inputs, scorer.source)
+        return encoder, scorer, split_context(after, sum(size)), *messages
 
     def scorer_layer(
         self,
         p: Parameters,
         inputs: RepairInputs,
-        tables: ReweightingTables,
+        tables: Tables,
         targets: Tensor,
         noise: Noise | None,
     ) -> Layer:
         """The scorer's first affine layer on [x_{v,a}, c_v]; c_v joins the recipient's part."""
-        encoder, scorer, context = tables.encoder, tables.scorer, tables.context
+        encoder, scorer, context, encoded, scored = tables
         reads = [scorer.recipient + context.own, *encoder_reads(inputs, encoder)]
         own, *by_pair = inputs.times_at(targets, *reads)
-        messages = tables.encoder_messages.read_by(targets)
-        pooled = encode(p, inputs, targets, encoder, by_pair, messages, noise)
+        pooled = encode(p, inputs, targets, encoder, by_pair, encoded.read_by(targets), noise)
         total = inputs.total.gather(1, targets)
         recipient = context.times(own + p["scorer.0.bias"].unsqueeze(1), pooled, total)
-        return Layer(
-            recipient, tables.scorer_messages.read_by(targets), scorer.cosine, scorer.distance
-        )
+        return Layer(recipient, scored.read_by(targets), scorer.cosine, scorer.distance)
 
     def corrected(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
@@ -210,19 +185,16 @@ class FittedTranslation(FittedRepair["_Translation"]):
     def shift(self, exposure: Exposure) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
         with self.gradients(exposure):
-            return self._shift(exposure)
-
-    def _shift(self, exposure: Exposure) -> Tensor:
-        p, inputs = self._matching(exposure), repair_inputs(exposure)
-        parts = inputs.everyone.split(RECIPIENTS, dim=1)
-        # Where every node is asked for, nearly every message is read: no need to look which.
-        whole = len(parts) > 1 or inputs.in_order
-        tables = self.repair.tables(p, inputs, whole=whole)
-        return torch.cat([self.repair.shift(p, inputs, tables, t, None) for t in parts], dim=1)
+            p, inputs = self._matching(exposure), RepairInputs(exposure)
+            parts = inputs.everyone.split(RECIPIENTS, dim=1)
+            # Where every node is asked for, nearly every message is read: no need to look which.
+            whole = len(parts) > 1 or inputs.in_order
+            tables = self.repair.tables(p, inputs, whole=whole)
+            return torch.cat([self.repair.shift(p, inputs, tables, t, None) for t in parts], dim=1)
 
     def member_logits(self, exposure: Exposure) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
-        shift = self.shift(exposure)
+        shift = self.shift(exposure)  # which looks whether this is an exposure
         return exposure.frozen_logits[:, exposure.recipients] + shift
 
 
@@ -331,9 +303,8 @@ class NodeTranslation(_Translation):
 
 
 def set_translation_size(state: int, classes: int, hidden: int = 128) -> int:
-    """N_T = F(d_x, H) + F(d + C + H + 1, C)."""
-    encoder = perceptron_size(pair_width(state, classes), hidden, hidden)
-    return encoder + perceptron_size(state + classes + hidden + 1, classes, hidden)
+    """N_T, the trained numbers of set translation."""
+    return SetTranslation(hidden=hidden).num_parameters(state, classes)
 
 
 def matched_width(parameters: int, state: int, classes: int) -> int:
@@ -359,8 +330,12 @@ class FittedHead(FittedRepair["RefitHead"]):
 
     def member_logits(self, exposure: Exposure) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
-        p, inputs = self._matching(exposure), repair_inputs(exposure)
-        _check_width(inputs, self.input_width)
+        p, inputs = self._matching(exposure), RepairInputs(exposure)
+        if (found := _embedding(inputs).shape[2]) != self.input_width:
+            raise InputError(
+                f"the head was fitted on embeddings of width {self.input_width} but the exposure's "
+                f"are {found} wide; use an exposure of the same model"
+            )
         with self.gradients(exposure):
             return self.repair.corrected(p, inputs, None, inputs.everyone, None).double()
 
@@ -423,12 +398,3 @@ def _embedding(inputs: RepairInputs) -> Tensor:
             "package's backbones, or set the exposure's embedding to what your classifier reads"
         )
     return inputs.embedding
-
-
-def _check_width(inputs: RepairInputs, width: int) -> None:
-    found = _embedding(inputs).shape[2]
-    if found != width:
-        raise InputError(
-            f"the head was fitted on embeddings of width {width} but the exposure's are {found} "
-            "wide; use an exposure of the same model"
-        )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import InitVar, asdict, dataclass, field, replace
+from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import Frozen
-from gnn_repair.backbones.base import stack_parameters
-from gnn_repair.backbones.frozen import STATISTICS, below, check_names, check_statistics
+from gnn_repair.backbones.frozen import STATISTICS, below, check_names, check_statistics, listed
 from gnn_repair.budget import adjusted, check_real, check_whole
 from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
@@ -34,7 +33,7 @@ from gnn_repair.files import (
     save_tensors,
 )
 from gnn_repair.notebook import shown
-from gnn_repair.repair.inputs import Noise, Parameters, RepairInputs, repair_inputs
+from gnn_repair.repair.inputs import Noise, RepairInputs
 from gnn_repair.repair.targets import (
     RepairTrainee,
     Targets,
@@ -43,13 +42,24 @@ from gnn_repair.repair.targets import (
     check_exposure_given,
     prepare,
 )
-from gnn_repair.training import LOG, Budget, Fitted, Listener, ProgressCallback, fit
+from gnn_repair.training import (
+    LOG,
+    Budget,
+    Fitted,
+    Listener,
+    Parameters,
+    ProgressCallback,
+    fit,
+    stack_parameters,
+)
 
 KIND = "gnn-repair repair"
 TRY = (
     "try the evidence ladder (EvidenceLadder), which reads labels and features as well, or more "
     "validation nodes, so that small gains can show"
 )
+LEAST = {"hidden": 1, "layers": 1, "folds": 2, "seed": 0}
+"""The smallest whole number that a setting of this name takes."""
 F = TypeVar("F", bound="FittedRepair[Any]")
 R = TypeVar("R", bound="Repair[Any]")
 
@@ -76,6 +86,18 @@ class Repair(ABC, Generic[F]):
 
     protocol: ClassVar[Mapping[str, str]] = {}
     """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
+
+    def __post_init__(self, *changed: Any) -> None:
+        """Check the settings; ``changed`` are epochs and lr, of what has a budget to change."""
+        owner, (epochs, lr) = type(self).__name__, changed or (None, None)
+        for own in fields(self):
+            name, value = own.name, getattr(self, own.name)
+            if name == "budget":
+                object.__setattr__(self, name, adjusted(owner, value, epochs, lr))
+            elif name == "dropout":
+                check_real(owner, name, value, 0, 1)
+            elif name in LEAST and not (value is None and own.default is None):
+                check_whole(owner, name, value, LEAST[name])
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
@@ -172,7 +194,7 @@ class Repair(ABC, Generic[F]):
     @property
     def most_epochs(self) -> int:
         """How many epochs a member can run; 0 where nothing is trained."""
-        return 0
+        return self.budget.epochs if hasattr(self, "budget") else 0
 
     def fitted(self, **values: Any) -> F:
         """The fitted value with these fields."""
@@ -199,23 +221,10 @@ class TrainedRepair(Repair[F]):
     epochs: InitVar[int | None] = field(default=None, kw_only=True)
     lr: InitVar[float | None] = field(default=None, kw_only=True)
 
-    def __post_init__(self, epochs: int | None, lr: float | None) -> None:
-        owner = type(self).__name__
-        object.__setattr__(self, "budget", adjusted(owner, self.budget, epochs, lr))
-        check_real(owner, "dropout", self.dropout, 0, 1)
-        check_whole(owner, "seed", self.seed, 0)
-        if (hidden := getattr(self, "hidden", None)) is not None:
-            check_whole(owner, "hidden", hidden, 1)
-
     @property
     def starts_frozen(self) -> bool:
         """As the budget says."""
         return self.budget.epoch_zero
-
-    @property
-    def most_epochs(self) -> int:
-        """As the budget says."""
-        return self.budget.epochs
 
     @abstractmethod
     def network(self, width: int, classes: int) -> nn.Module:
@@ -245,7 +254,7 @@ class TrainedRepair(Repair[F]):
         Of labels it is micro-F1 on the validation targets.
         """
         needed, train, val = around(task.exposure, task.train_targets, task.val_targets)
-        inputs = task.inputs if needed is task.exposure else repair_inputs(needed)
+        inputs = task.inputs if needed is task.exposure else RepairInputs(needed)
         constants = self.constants(inputs, train)
         trainee = RepairTrainee(
             self.initial(inputs),
@@ -306,7 +315,6 @@ class TrainedRepair(Repair[F]):
         return sum(math.prod(shape) for shape in self._network_shapes(width, classes).values())
 
     def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
-        """What one member's parameters must look like."""
         sizes = getattr(self, "hidden", None) or 1, fitted.num_classes, fitted.input_width
         # Before anything so large is described: a file need not be honest.
         if max(sizes) > (held := sum(value.numel() for value in fitted.tensors().values())):
@@ -315,11 +323,8 @@ class TrainedRepair(Repair[F]):
 
     def _network_shapes(self, width: int, classes: int) -> dict[str, tuple[int, ...]]:
         with torch.device("meta"):  # nothing is drawn, so nobody's generator moves
-            network = self.network(width, classes)
-        return {
-            name: tuple(value.t().shape if value.dim() == 2 else value.shape)
-            for name, value in network.named_parameters()
-        }
+            stacked = stack_parameters(self.network(width, classes), 1)
+        return {name: tuple(value.shape[1:]) for name, value in stacked.items()}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -536,7 +541,7 @@ class FittedRepair(ABC, Generic[R]):
             means = [100 * sum(column) / len(self.f1) for column in zip(*self.f1, strict=True)]
             lines.append(f"  validation micro-F1 {means[0]:.1f} %, macro-F1 {means[1]:.1f} %")
         if bool((self.epochs_run > 0).any()):
-            lines.append(f"  epochs kept: {_listed(self.best_epoch.tolist())}")
+            lines.append(f"  epochs kept: {listed(self.best_epoch.tolist())}")
         kept = self.unchanged.nonzero().view(-1).tolist()
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
@@ -562,12 +567,8 @@ def starts(
     }
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(str(number) for number in numbers)
-
-
 def _members(numbers: list[int]) -> str:
-    return ("member " if len(numbers) == 1 else "members ") + _listed(numbers)
+    return ("member " if len(numbers) == 1 else "members ") + listed(numbers)
 
 
 def about(exposure: Exposure) -> dict[str, Any]:

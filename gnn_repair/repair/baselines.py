@@ -1,4 +1,7 @@
-"""What one would try instead; not from the paper. Same interface, same tables."""
+"""What one would do instead, with the same labels: the honest comparison.
+
+None of these is from the paper. Each is fitted like a repair and stands in the same tables.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
-from torch_geometric.utils import coalesce
 
-from gnn_repair.budget import check_whole
+from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import Pattern
 from gnn_repair.methods import METHODS
-from gnn_repair.repair.base import FittedRepair, Repair, about, untrained
-from gnn_repair.repair.targets import Targets, Task, require_nodes
+from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained
+from gnn_repair.repair.evidence import DROPPED, FeatureEvidence
+from gnn_repair.repair.folds import (
+    FOLDS,
+    averaged,
+    check_table,
+    fold_roles,
+    in_folds,
+    kept_rows,
+    middle_copy,
+    same_graph,
+    signature,
+)
+from gnn_repair.repair.inputs import Noise, affine
+from gnn_repair.repair.targets import (
+    RepairTrainee,
+    Targets,
+    Task,
+    require_nodes,
+    sources_to_recipients,
+)
+from gnn_repair.training import Budget, Parameters, fit
 
 ALPHAS = (0.5, 0.8, 0.95)
 """Propagation strengths that validation accuracy chooses from."""
@@ -43,6 +66,12 @@ LARGEST_DENSE = 256 << 20
 """Bytes such a matrix may take: no more than the exposure of a large graph itself."""
 LARGEST_SCALE = 1000.0
 """Automatic scales above this count as 1."""
+SPREADS = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Strengths that validation accuracy chooses from."""
+PERCEPTRON = Budget(500, 80, 1e-2, 5e-4)
+"""A backbone's rate and decay, a translation's patience."""
+MANY = 2**31
+"""No budget has more epochs."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -120,7 +149,7 @@ class FittedSmoothing(FittedRepair["CorrectAndSmooth"]):
             normalised_adjacency(entries[0], exposure.num_nodes),
             exposure.frozen_logits.softmax(2),
             labels,
-            Strengths(strengths[:, 0], strengths[:, 1], strengths[:, 2].bool()),
+            strengths,
             self.repair.layers,
         )
         return scores[:, exposure.recipients].clamp(min=TINY).log()
@@ -151,9 +180,6 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedSmoothing
     layers: int = 50
     """Propagation steps of each of the two parts."""
-
-    def __post_init__(self) -> None:
-        check_whole("CorrectAndSmooth", "layers", self.layers, 1)
 
     @torch.no_grad()
     def learn(self, task: Task) -> FittedSmoothing:
@@ -214,35 +240,11 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             raise InputError(f"entries must be pairs of nodes in 0..{labels.shape[1] - 1}")
 
 
-def sources_to_recipients(exposure: Exposure) -> Tensor:
-    """Who sends to whom among the recipients, each pair once, [2, E] in PyG's order."""
-    source = exposure.sources[exposure.rows.long()].long()
-    # Before a head the terms are its mixture's.
-    mixture = exposure.aggregate
-    recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
-    # The others are terms without a message, or senders of another kind than the recipients.
-    sent = (source >= 0) & (source < exposure.names.own(exposure.num_nodes))
-    pairs = torch.stack([source[sent], recipient[sent]])
-    entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)
-    return entries
-
-
 # Correct-and-Smooth of many members and strengths at once -----------------------------------------
 #
 # Every member under every choice of strengths is one *job* of C columns; J jobs stand side by side
 # in a table [N, J, C], so that a propagation step is one sparse product whatever J is. PyG's
 # ``CorrectAndSmooth`` does the same for one job at a time, and its scores are the reference.
-
-
-class Strengths(NamedTuple):
-    """How strongly each of J jobs propagates."""
-
-    correct: Tensor
-    """[J] float64: α of the errors."""
-    smooth: Tensor
-    """[J] float64: α of the scores."""
-    autoscale: Tensor
-    """[J] bool: whether errors are scaled to their size on the training nodes."""
 
 
 def jobs_at_once(soft: Tensor) -> int:
@@ -331,7 +333,7 @@ class Propagation:
 
 
 def correct_and_smooth(
-    operator: Tensor, soft: Tensor, labels: Tensor, strengths: Strengths, layers: int
+    operator: Tensor, soft: Tensor, labels: Tensor, strengths: Tensor, layers: int
 ) -> Tensor:
     """Each member's scores under its own strengths, [S, N, C].
 
@@ -339,17 +341,244 @@ def correct_and_smooth(
         operator: [N, N], see :func:`normalised_adjacency`.
         soft: [S, N, C] probabilities.
         labels: [S, N] training labels; −1 elsewhere.
-        strengths: one per member (J = S).
+        strengths: [S, 3]: α of the errors, α of the scores, whether errors are scaled to their size
+            on the training nodes.
         layers: steps of each part.
     """
     out = torch.empty_like(soft)
     width = jobs_at_once(soft)
     for first in range(0, soft.shape[0], width):
         part = slice(first, first + width)
-        correct, smooth, autoscale = (values[part] for values in strengths)
+        correct, smooth, autoscale = strengths[part].unbind(1)
         jobs = Propagation(
             operator, layers, soft[part].transpose(0, 1).contiguous(), labels[part].t()
         )
-        scores = jobs.smoothed(jobs.corrected(correct, autoscale), smooth)
+        scores = jobs.smoothed(jobs.corrected(correct, autoscale.bool()), smooth)
         out[part] = scores.transpose(0, 1)
     return out
+
+
+# Predictions that are kept as they were made ------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class KeptPrediction(FittedRepair["KeptRepair"]):
+    """A prediction for one graph, kept as it was made."""
+
+    @torch.no_grad()
+    def member_logits(self, exposure: Exposure) -> Tensor:
+        """Log-probabilities at the recipients, [S, n, C] float64; on its own graph only."""
+        self._matching(exposure)
+        title = self.repair.title
+        if not same_graph(self.constants["signature"], exposure):
+            raise InputError(
+                f"{title} reads known labels of the graph it was fitted on and this is another "
+                "one; fit it again here, or use a repair that reads no labels"
+            )
+        return kept_rows(self.constants["log_probs"], exposure, title)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers of one member, all copies together, where they were counted."""
+        return int(self.constants["count"][0]) if "count" in self.constants else 0
+
+    @property
+    def single(self) -> Tensor | None:
+        """[S, models, N]: the class each single model says, where several were averaged."""
+        return self.constants.get("single")
+
+
+class KeptRepair(Repair[KeptPrediction]):
+    """A repair whose prediction holds for the graph it was fitted on."""
+
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = KeptPrediction
+
+    def keep(self, task: Task, log_probs: Tensor, **more: Tensor) -> KeptPrediction:
+        """What was predicted for the recipients; statistics and further constants by name."""
+        statistics = untrained(task.exposure)
+        statistics |= {name: more.pop(name) for name in statistics if name in more}
+        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure)}
+        return self.fitted(
+            **about(task.exposure), **statistics, parameters={}, constants={**kept, **more}
+        )
+
+    def check_constants(self, fitted: KeptPrediction) -> None:
+        """Raise where a prediction read from a file is not one."""
+        (nodes,) = check_table(fitted, "signature", torch.float32, None)
+        check_table(fitted, "log_probs", torch.float32, nodes, fitted.num_classes)
+        if unknown := sorted(
+            fitted.constants.keys() - {"signature", "log_probs", "single", "count"}
+        ):
+            raise InputError(f"a kept prediction has no constant {unknown[0][:80]!r}")
+        if "count" in fitted.constants:
+            check_table(fitted, "count", torch.int64)
+        if fitted.single is not None:
+            among = 0, fitted.num_classes - 1
+            check_table(fitted, "single", torch.int64, None, nodes, within=among)
+
+
+@dataclass(frozen=True)
+class LabelPropagation(KeptRepair):
+    """Known labels spread over the graph: no features, no model."""
+
+    protocol: ClassVar[Mapping[str, str]] = {"layers": "smoothing_layers"}
+    title: ClassVar[str] = METHODS["label_propagation"].title
+    reads_graph: ClassVar[bool] = True
+    layers: int = 50
+    """Propagation steps."""
+
+    @torch.no_grad()
+    def learn(self, task: Task) -> KeptPrediction:
+        """Choose the strength with training labels on validation nodes, then spread both."""
+        operator = normalised_adjacency(task.links, task.exposure.num_nodes)
+        train, val = task.by_node(task.train), task.by_node(task.val)
+        chosen = self._strengths(operator, task, train, val)
+        told = self._spread(operator, self._shown(task, train | val), chosen)
+        return self.keep(task, told[:, task.exposure.recipients].clamp(min=TINY).log())
+
+    def _shown(self, task: Task, known: Tensor) -> Tensor:
+        """Known labels as rows of 0 and 1, [N, S, C]."""
+        classes = torch.arange(task.exposure.num_classes, device=known.device)
+        return ((task.y.view(-1, 1, 1) == classes) & known.t().unsqueeze(2)).double()
+
+    def _strengths(self, operator: Tensor, task: Task, train: Tensor, val: Tensor) -> Tensor:
+        """Each member's best α on validation nodes, the first of the best; [S]."""
+        shown, members = self._shown(task, train), task.exposure.num_members
+        hits = []
+        for alpha in SPREADS:
+            same = torch.full((members,), alpha, dtype=torch.float64, device=val.device)
+            said = self._spread(operator, shown, same).argmax(2)
+            hits.append(((said == task.y) & val).sum(1))
+        return torch.tensor(SPREADS, dtype=torch.float64, device=val.device)[
+            torch.stack(hits).argmax(0)
+        ]
+
+    def _spread(self, operator: Tensor, shown: Tensor, alpha: Tensor) -> Tensor:
+        """``layers`` times x ← α Âx + (1 − α) shown, as shares; [S, N, C]."""
+        gain = alpha.view(1, -1, 1)
+        out = shown
+        for _ in range(self.layers):
+            out = gain * (operator @ out.flatten(1)).view_as(shown) + (1 - gain) * shown
+        total = out.sum(2, keepdim=True)
+        even = torch.full_like(out, 1 / out.shape[2])
+        return torch.where(total > 0, out / total.clamp(min=TINY), even).transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class FeaturePerceptron(KeptRepair):
+    """One hidden layer on the raw features alone, in folds: no graph, no frozen model."""
+
+    protocol: ClassVar[Mapping[str, str]] = {"hidden": "hidden", "seed": "seed"}
+    title: ClassVar[str] = METHODS["feature_perceptron"].title
+    reads_graph: ClassVar[bool] = True
+    hidden: int = 128
+    folds: int = FOLDS
+    seed: int = 0
+    budget: Budget = PERCEPTRON
+
+    def learn(self, task: Task) -> KeptPrediction:
+        """Train a copy per fold, all of them as one stack, each kept at its best epoch there."""
+        x = getattr(task.data, "x", None)
+        if x is None:
+            raise InputError(f"{self.title} reads raw features; pass data=… with x")
+        exposure, roles = task.exposure, fold_roles(task, self.folds, self.seed)
+        features = FeatureEvidence(x.to(exposure.recipients.device, exposure.state.dtype))
+        nodes, copies, classes = exposure.recipients, len(roles.weights), exposure.num_classes
+        place = torch.arange(copies, device=nodes.device).unsqueeze(1)
+
+        def predict(p: Parameters, tables: Any, targets: Tensor, noise: Noise | None) -> Tensor:
+            """W relu(x_v V + b) + c of targets [S·K, L]; features are dropped while training."""
+            table = p["features.weight"].transpose(0, 1).flatten(1)
+            product = features.times(table, None if noise is None else noise.seed + 1)
+            # Rows of the product stand by node and then by copy.
+            rows = product.view(-1, self.hidden)[nodes[targets] * copies + place]
+            return affine(p, "head", (rows + p["features.bias"].unsqueeze(1)).relu())
+
+        part = in_folds(task, roles)
+        layers = {"features": (features.width, self.hidden), "head": (self.hidden, classes)}
+        start = starts(
+            lambda: nn.ModuleDict({name: nn.Linear(*size) for name, size in layers.items()}),
+            self.seed, exposure.num_members, self.folds,
+        )  # fmt: skip
+        trainee = RepairTrainee(
+            {name: value.to(features.x) for name, value in start.items()},
+            lambda p: None,
+            predict,
+            part.train_targets,
+            part.val_targets,
+            dropout=DROPPED,
+            batch_size=task.batch_size,
+            seed=self.seed,
+        )
+        outcome = fit(trainee, self.budget, task.on_progress)
+        everyone = torch.arange(len(nodes), device=nodes.device).expand(copies, -1)
+        with torch.no_grad():
+            each = predict(outcome.parameters, None, everyone, None)
+        size = sum(value[0].numel() for value in outcome.parameters.values()) * self.folds
+        return self.keep(
+            task,
+            averaged(each, self.folds),
+            count=torch.full_like(outcome.best_epoch[:: self.folds], size),
+            **middle_copy(vars(outcome), self.folds),
+        )
+
+
+@dataclass(frozen=True)
+class RetrainedBackbone(KeptRepair):
+    """The backbone itself, trained anew on training nodes and four fifths of validation.
+
+    One model a fold, each kept at its best epoch on that fold; log-probabilities are averaged.
+    """
+
+    protocol: ClassVar[Mapping[str, str]] = {"seed": "seed"}
+    title: ClassVar[str] = METHODS["retrained_backbone"].title
+    folds: int = FOLDS
+    seed: int = 0
+
+    @property
+    def most_epochs(self) -> int:
+        """As many as the backbone's own budget allows, which it does not know."""
+        return MANY
+
+    def learn(self, task: Task) -> KeptPrediction:
+        """Train ``frozen``'s architecture within its budget, on its own graph; batches do not
+        matter."""
+        frozen = task.frozen
+        if not isinstance(frozen, Frozen):
+            raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
+        if frozen.data.num_nodes != task.exposure.num_nodes:
+            raise InputError(
+                f"frozen has {frozen.data.num_nodes} nodes but the exposure has "
+                f"{task.exposure.num_nodes}; pass the model that was exposed"
+            )
+        roles = fold_roles(task, self.folds, self.seed)
+        masks = [task.by_node(who).t().cpu() for who in (roles.weights > 0, roles.judged)]
+        again = _relabelled(frozen.data, task.y, task.exposure.num_classes, masks)
+        trained = train_backbone(
+            frozen.backbone,
+            again,
+            device=task.exposure.recipients.device,
+            budget=frozen.budget,
+            seed=frozen.seed,
+            on_progress=task.on_progress,
+        )
+        each = trained.logits[:, task.exposure.recipients]
+        said = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
+        return self.keep(
+            task,
+            averaged(each, roles.copies),
+            single=said,
+            **middle_copy(vars(trained), roles.copies),
+        )
+
+
+def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:
+    """The graph with other masks, and labels only where one of them holds."""
+    again = data.clone()
+    seen = (masks[0] | masks[1]).any(1)
+    # What no copy may see is class 0; the number of classes stays that of the model.
+    again.y = torch.where(seen, y.cpu(), torch.zeros_like(y.cpu()))
+    again.classes = classes
+    again.train_mask, again.val_mask = masks
+    again.test_mask = None
+    return again

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gnn_repair.backbones.graph import Features, Operator
 from gnn_repair.kernels import Pattern, mix, row_hash
-from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.targets import Task, require_nodes
 
@@ -232,22 +231,15 @@ class KnownEvidence:
 
 
 def evidence_of(task: Task) -> KnownEvidence:
-    """What there is beside the exposure: labels of training and validation nodes alone.
-
-    Where no graph is given, the exposure's own sources stand for it.
-    """
-    exposure, data = task.exposure, task.data
+    """What there is beside the exposure: labels of training and validation nodes alone."""
+    exposure = task.exposure
     require_nodes(exposure, "the evidence ladder")
     classes, dtype, place = exposure.num_classes, exposure.state.dtype, exposure.recipients.device
     known = torch.where(task.by_node(task.train | task.val), task.y, classes)
-    if data is None:
-        entries = sources_to_recipients(exposure)
-        return KnownEvidence(LabelEvidence(entries, known, classes, dtype), None)
-    x = getattr(data, "x", None)
+    x = getattr(task.data, "x", None)
     features = None if x is None else FeatureEvidence(x.to(place, dtype))
     raw = None if features is None else features.x
-    labels = LabelEvidence(data.edge_index.to(place), known, classes, dtype, raw)
-    return KnownEvidence(labels, features)
+    return KnownEvidence(LabelEvidence(task.links, known, classes, dtype, raw), features)
 
 
 # The summary of a message set --------------------------------------------------------------------
@@ -295,15 +287,17 @@ def _of_member(inputs: RepairInputs, member: int) -> Tensor:
         values[min(member, len(values) - 1)]
         for values in (inputs.sets.cosine, inputs.sets.distance, inputs.sets.coefficients)
     )
-    said = told.exp()[sender]
+    # Senders of another kind than the recipients have no logits: all classes alike.
+    own = (sender < inputs.exposure.names.own(len(told))).unsqueeze(1)
+    said = torch.where(own, told.exp()[sender.clamp(max=len(told) - 1)], 1 / told.shape[1])
     weights = _weights(pattern, alpha, cosine, distance)
     message, spread = _moments(pattern, weights[0], torch.cat([there, said], 1))
-    own = told[inputs.nodes]
+    mine = told[inputs.nodes]
     return torch.cat(
         [
             here,
-            own.clamp(min=SURE),
-            own.exp(),
+            mine.clamp(min=SURE),
+            mine.exp(),
             inputs.total[member].unsqueeze(1),
             ends.diff().to(said.dtype).log1p().unsqueeze(1),
             _sums(pattern, weights[0] * cosine),
@@ -317,18 +311,16 @@ def _of_member(inputs: RepairInputs, member: int) -> Tensor:
 
 def _states(inputs: RepairInputs, member: int) -> tuple[Tensor, Tensor, Tensor]:
     """States of the recipients and of the messages, projected where wide; who sent each."""
-    nodes = inputs.frozen_logits.shape[1]
-    distinct, _ = inputs._pairs
-    state, messages = (
-        values[min(member, len(values) - 1)] for values in (inputs._state, inputs._messages)
-    )
+    row, sender, _ = inputs.pairs
+    both = inputs.exposure.state, inputs.exposure.messages
+    state, messages = (values[min(member, len(values) - 1)] for values in both)
     width = state.shape[1]
     if width > WIDEST:
         # Drawn on the CPU from a fixed seed: the same directions everywhere, nothing to keep.
         generator = torch.Generator().manual_seed(width)
         onto = torch.randn(width, PROJECTED, generator=generator) / PROJECTED**0.5
         state, messages = (values @ onto.to(values) for values in (state, messages))
-    return state[inputs.nodes], messages[distinct // nodes], distinct % nodes
+    return state[inputs.nodes], messages[row], sender
 
 
 def _weights(pattern: Pattern, alpha: Tensor, cosine: Tensor, distance: Tensor) -> list[Tensor]:

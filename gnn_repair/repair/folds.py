@@ -1,20 +1,28 @@
-"""Folds of validation nodes, and tables that hold for the graph they were fitted on."""
+"""Cross-fitting: a repair learns where the frozen model's mistakes are honest.
+
+A frozen model is right about nearly all nodes it was trained on, so a repair that learns from
+these sees few mistakes. Validation nodes show honest ones. They are cut into folds; copy k of the
+repair learns from the training nodes and all folds but k, keeps the epoch that is best on fold k,
+and the copies' log-probabilities are averaged.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from gnn_repair.backbones.frozen import STATISTICS
+from gnn_repair.backbones.frozen import STATISTICS, below, under
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import row_hash
-from gnn_repair.kernels.dropout import LOW
-from gnn_repair.repair.base import FittedRepair
+from gnn_repair.kernels.sets import LOW
+from gnn_repair.methods import Method
+from gnn_repair.repair.adapters import SetTranslation
+from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair, about
 from gnn_repair.repair.targets import Task
 
 FOLDS = 5
@@ -103,6 +111,12 @@ def fold_roles(task: Task, folds: int, seed: int) -> Roles:
     return cross_roles(task.train, dealt, folds)
 
 
+def in_folds(task: Task, roles: Roles) -> Task:
+    """The task of K copies of every member, each with nodes of its own to learn from."""
+    weights, judged = roles.weights, roles.judged
+    return replace(task, train=weights > 0, val=judged, shares=weights, copies=roles.copies)
+
+
 def averaged(logits: Tensor, copies: int) -> Tensor:
     """Mean log-probabilities of the copies' logits [S·K, n, C], normalised; [S, n, C] float64."""
     by_copy = logits.double().log_softmax(2).unflatten(0, (-1, copies))
@@ -142,15 +156,6 @@ def same_graph(expected: Tensor, exposure: Exposure) -> bool:
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def check_graph(expected: Tensor, exposure: Exposure, title: str) -> None:
-    """Refuse another graph than the one whose labels were read."""
-    if not same_graph(expected, exposure):
-        raise InputError(
-            f"{title} reads known labels of the graph it was fitted on and this is another one; "
-            "fit it again here, or use a repair that reads no labels"
-        )
-
-
 def kept_rows(log_probs: Tensor, exposure: Exposure, title: str) -> Tensor:
     """Of log-probabilities by node [S, …, N, C] those of the recipients, float64.
 
@@ -167,7 +172,11 @@ def kept_rows(log_probs: Tensor, exposure: Exposure, title: str) -> Tensor:
 
 
 def check_table(
-    fitted: FittedRepair[Any], name: str, dtype: torch.dtype, *shape: int | None
+    fitted: FittedRepair[Any],
+    name: str,
+    dtype: torch.dtype,
+    *shape: int | None,
+    within: tuple[int, int] | None = None,
 ) -> tuple[int, ...]:
     """The shape a member of a constant read from a file, once it is as asked for.
 
@@ -176,6 +185,7 @@ def check_table(
         name: of the constant, which must be there.
         dtype: its type.
         shape: its axes after the members; None: any length.
+        within: the least and the largest number that it may hold.
     """
     if name not in fitted.constants:
         raise InputError(f"it is incomplete: it lacks {name}")
@@ -187,4 +197,152 @@ def check_table(
     if not fits or value.dtype != dtype or len(value) != fitted.num_members:
         wanted = tuple("any" if size is None else size for size in shape)
         raise InputError(f"{name} has shape {found} and type {value.dtype}, not {wanted}, {dtype}")
+    if within and not bool(((value >= within[0]) & (value <= within[1])).all()):
+        raise InputError(f"{name} must lie in {within[0]}..{within[1]}")
     return found
+
+
+# Any repair in folds ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class FittedCrossFit(FittedRepair["CrossFitted"]):
+    """The mean of K fitted copies' log-probabilities."""
+
+    @property
+    def copies(self) -> int:
+        """K."""
+        return self.constants["best_epochs"].shape[1]
+
+    @property
+    def unchanged(self) -> Tensor:
+        """[S] bool: every copy kept the frozen prediction."""
+        return self.repair.repair.starts_frozen & (self.constants["best_epochs"] == 0).all(1)
+
+    def copy(self, index: int) -> FittedRepair[Any]:
+        """One of the K copies, as the repair itself would be fitted."""
+        return self.repair.repair.fitted(
+            width=self.width,
+            num_classes=self.num_classes,
+            fingerprint=self.fingerprint,
+            outputs=self.outputs,
+            node_type=self.node_type,
+            parameters={name: value[:, index] for name, value in self.parameters.items()},
+            constants={n: value[:, index] for n, value in under(self.constants, "own/").items()},
+            best_epoch=self.constants["best_epochs"][:, index],
+            epochs_run=self.epochs_run,
+            diverged=self.diverged,
+        )
+
+    @torch.no_grad()
+    def member_logits(self, exposure: Exposure) -> Tensor:
+        """Mean log-probabilities at the recipients, [S, n, C] float64."""
+        self._matching(exposure)
+        told = [self.copy(k).member_logits(exposure).log_softmax(2) for k in range(self.copies)]
+        return torch.stack(told).mean(0).log_softmax(2)
+
+    def out_of_fold(self) -> Tensor:
+        """What copies that did not learn from a validation node say of it, [S, N, C]."""
+        return self.constants["out_of_fold"].double()
+
+
+@dataclass(frozen=True)
+class CrossFitted(Repair[FittedCrossFit]):
+    """Any repair, fitted in folds of the validation nodes."""
+
+    repair: Repair[Any] = field(default_factory=SetTranslation)
+    folds: int = FOLDS
+    seed: int = 0
+    title: ClassVar[str] = "Cross-fitted"
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedCrossFit
+    former_settings: ClassVar[tuple[str, ...]] = ("repeats", "fold_share")
+
+    def __post_init__(self) -> None:
+        unfit = not isinstance(self.repair, Repair) or isinstance(self.repair, CrossFitted)
+        if unfit or self.repair.reads_graph:
+            raise InputError(
+                f"CrossFitted takes a repair such as SetTranslation(), not {self.repair!r:.60}"
+            )
+        super().__post_init__()
+
+    def settings(self) -> dict[str, Any]:
+        """The fields as JSON can hold them; the repair with its name."""
+        inner = {"name": type(self.repair).__name__, "settings": self.repair.settings()}
+        return {"folds": self.folds, "seed": self.seed, "repair": inner}
+
+    @classmethod
+    def setting_hints(cls) -> dict[str, Any]:
+        """In a file the repair stands as a name and settings."""
+        return {**super().setting_hints(), "repair": dict}
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """Set translation as the protocol asks for it, in folds."""
+        inner = SetTranslation.from_protocol(settings, exposure)
+        return cls(inner, seed=settings.seed)
+
+    @property
+    def most_epochs(self) -> int:
+        """Those of the repair."""
+        return self.repair.most_epochs
+
+    def learn(self, task: Task) -> FittedCrossFit:
+        """Fit a copy per fold."""
+        roles = fold_roles(task, self.folds, self.seed)
+        learned = self._copies(task, roles)
+        fitted = self.fitted(
+            **about(task.exposure),
+            parameters=below(learned, "parameters/"),
+            constants={
+                "best_epochs": learned["best_epoch"],
+                **{f"own/{name}": value for name, value in below(learned, "constants/").items()},
+            },
+            **middle_copy(learned, self.folds),
+        )
+        told = [fitted.copy(k).member_logits(task.exposure) for k in range(self.folds)]
+        said = task.by_node(held_out(torch.stack(told, 1).flatten(0, 1), roles))
+        return replace(fitted, constants={**fitted.constants, "out_of_fold": said})
+
+    def _copies(self, task: Task, roles: Roles) -> dict[str, Tensor]:
+        """What the copies learned, by the names of a file, [S, K, …]."""
+
+        def of(copies: slice, count: int) -> dict[str, Tensor]:
+            own = Roles(roles.weights[copies], roles.judged[copies], count)
+            return self.repair.learn(in_folds(task, own)).tensors()
+
+        if isinstance(self.repair, TrainedRepair):
+            # As one stack: small cases cost their steps, however many copies take them together.
+            stack = of(slice(None), roles.copies)
+            return {name: value.unflatten(0, (-1, roles.copies)) for name, value in stack.items()}
+        each = [of(slice(k, None, roles.copies), 1) for k in range(roles.copies)]
+        return {name: torch.stack([copy[name] for copy in each], 1) for name in each[0]}
+
+    # Files ------------------------------------------------------------------------------------
+
+    def shapes(self, fitted: FittedCrossFit) -> dict[str, tuple[int, ...]]:
+        """The repair's own, once a copy."""
+        own = self.repair.shapes(fitted.copy(0))
+        return {name: (fitted.copies, *shape) for name, shape in own.items()}
+
+    def check_constants(self, fitted: FittedCrossFit) -> None:
+        """Epochs [S, K], held-out predictions [S, N, C], and what the repair itself keeps."""
+        check_table(fitted, "best_epochs", torch.int64, None, within=(0, self.most_epochs))
+        if fitted.copies < 1:
+            raise InputError("best_epochs has none, and must have one for every copy")
+        check_table(fitted, "out_of_fold", torch.float32, None, fitted.num_classes)
+        kept = ("best_epochs", "out_of_fold")
+        others = {name: value for name, value in fitted.constants.items() if name not in kept}
+        for name in others:
+            if not name.startswith("own/"):
+                raise InputError(f"{self.title} has no constant {name[:80]!r}")
+        for name, value in {**others, **fitted.parameters}.items():
+            if value.shape[1:2] != (fitted.copies,):
+                raise InputError(f"{name[:80]} is not there for each of {fitted.copies} copies")
+        for k in range(fitted.copies):
+            self.repair.check_constants(fitted.copy(k))
+
+
+def build_repair(method: Method, settings: Any, exposure: Exposure) -> Repair[Any]:
+    """The unfitted repair that a study's ``RepairProtocol`` asks for on this exposure."""
+    repair: Repair[Any] = method.repair_class.from_protocol(settings, exposure)
+    return CrossFitted(repair, seed=settings.seed) if method.folded else repair

@@ -7,7 +7,7 @@ distance of the states, which are computed once per exposure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,12 +19,11 @@ from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.pieces import mixture_of
-from gnn_repair.kernels import Pattern, drop_rows, mix
+from gnn_repair.kernels import Pattern, drop_rows
 from gnn_repair.kernels.products import SharedRows, picked_product, product, read_product
 from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, pool, rows_read
+from gnn_repair.training import Parameters
 
-Parameters = Mapping[str, Tensor]
-"""Trained parameters [S, …]; matrices input × output."""
 NARROW = 32
 """A state no wider than this is kept once a member, beside the logits, even where all share it."""
 CHUNK = 1 << 22
@@ -75,12 +74,9 @@ class Description:
 
     def _shared_times(self, weight: Tensor) -> Tensor:
         assert self.shared is not None
-        members, width, channels = weight.shape
         if self.shared.sparse is None:
             return torch.matmul(self.shared.dense, weight)
-        table = weight.transpose(0, 1).reshape(width, members * channels)
-        out = mix(self.shared.sparse.pattern, self.shared.sparse.coefficients, table)
-        return out.view(-1, members, channels).transpose(0, 1)
+        return self.shared.times(weight).transpose(0, 1)
 
     def at(self, index: Tensor) -> Tensor:
         """Rows [S, L, d + C] of each member's own choice [S, L]."""
@@ -121,6 +117,11 @@ class RepairInputs:
                 "the exposure has terms that nobody sent (relaxed masses), and repairs learn from "
                 "messages and their senders; use the exposure that it was relaxed from"
             )
+        if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):
+            raise InputError(
+                "state or messages hold NaN or infinite values; repairs cannot read them"
+            )
+        self.exposure, self.mixture = exposure, exposure.aggregate
         self.copies, self.num_classes = copies, exposure.num_classes
         self.num_members = exposure.num_members * copies
         self.outputs = exposure.outputs
@@ -136,20 +137,6 @@ class RepairInputs:
         """z⁰ of every node, [S, N, C]."""
         own = exposure.embedding
         self.embedding = None if own is None else self._each(own)
-        self._state, self._messages = exposure.state, exposure.messages
-        self._rows, self._segments = exposure.rows, exposure.segments
-        self._message_rows, self._sources = exposure.message_rows, exposure.sources
-        self._senders = exposure.num_sources
-        self._own = exposure.names.own(exposure.num_nodes)
-        # Where nodes have no logits of their own: those of the graph by each node alone.
-        self._alone: Tensor | None = None
-        if exposure.graph_starts is not None:
-            distinct, pair = self._pairs
-            self._alone = alone_logits(exposure, pair, len(distinct))
-        self._coefficients, self._mass = exposure.coefficients.to(self.dtype), exposure.mass
-        self._head = exposure.head
-        mixture = exposure.aggregate
-        self._contributions, self._fixed = mixture.contributions, mixture.fixed_logits
 
     def _each(self, values: Tensor) -> Tensor:
         """Values [S or 1, …] once for every copy, [S·K, …]."""
@@ -164,14 +151,15 @@ class RepairInputs:
     @cached_property
     def recipients(self) -> Description:
         """Every node of the graph as a recipient."""
-        return Description(self._repeated(self._state), self.frozen_logits)
+        return Description(self._repeated(self.exposure.state), self.frozen_logits)
 
     @cached_property
-    def _pairs(self) -> tuple[Tensor, Tensor]:
-        """Distinct (message, source) pairs as one number each, and the pair of every table row."""
-        key = self._message_rows.long() * self._senders + self._sources.long()
+    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Distinct pairs of a message row and its source, [P] each, and each table row's pair."""
+        senders = self.exposure.num_sources
+        key = self.exposure.message_rows.long() * senders + self.exposure.sources.long()
         distinct, pair = key.unique(return_inverse=True)
-        return distinct, pair
+        return distinct // senders, distinct % senders, pair
 
     @cached_property
     def messages(self) -> Description:
@@ -179,31 +167,31 @@ class RepairInputs:
 
         Senders of another kind than the recipients have no logits of theirs: zeros stand there.
         """
-        distinct, _ = self._pairs
-        row, source = distinct // self._senders, distinct % self._senders
-        state = self._repeated(self._messages[:, row])
-        if self._alone is not None:
-            return Description(state, self._each(self._alone.to(self.dtype)))
-        logits = self.frozen_logits[:, torch.where(source < self._own, source, 0)]
-        logits = torch.where((source < self._own).view(1, -1, 1), logits, 0.0)
+        row, source, pair = self.pairs
+        state = self._repeated(self.exposure.messages[:, row])
+        if self.exposure.graph_starts is not None:
+            # Nodes have no logits of their own: those of the graph by each node alone.
+            alone = alone_logits(self.exposure, pair, len(row))
+            return Description(state, self._each(alone.to(self.dtype)))
+        own = source < self.exposure.names.own(self.exposure.num_nodes)
+        logits = self.frozen_logits[:, torch.where(own, source, 0)]
+        logits = torch.where(own.view(1, -1, 1), logits, 0.0)
         return Description(state, logits)
 
     @cached_property
     def sets(self) -> TermSets:
         """The terms, with cosine and distance of every (recipient, message) pair."""
-        columns = self._pairs[1][self._rows.long()].int()
-        numbers = (self._coefficients, *self._geometry(columns))
-        return TermSets(
-            self._segments, self.groups, columns, self._rows, *map(self._repeated, numbers)
-        )
+        rows, segments = self.exposure.rows, self.exposure.segments
+        columns = self.pairs[2][rows.long()].int()
+        numbers = (self.exposure.coefficients.to(self.dtype), *self._geometry(columns))
+        return TermSets(segments, self.groups, columns, rows, *map(self._repeated, numbers))
 
     def _geometry(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        distinct, _ = self._pairs
-        members = max(self._state.shape[0], self._messages.shape[0])
-        here = self._state[:, self.nodes].expand(members, -1, -1).contiguous()
-        there = self._messages[:, distinct // self._senders]
-        there = there.expand(members, -1, -1).contiguous()
-        ends = self._segments[:: self.groups].contiguous()
+        state, messages = self.exposure.state, self.exposure.messages
+        members = max(state.shape[0], messages.shape[0])
+        here = state[:, self.nodes].expand(members, -1, -1).contiguous()
+        there = messages[:, self.pairs[0]].expand(members, -1, -1).contiguous()
+        ends = self.exposure.segments[:: self.groups].contiguous()
         products, squares = compare(ends, columns, here, there)
         owner = torch.repeat_interleave(ends.diff())
         norms = here.norm(dim=2)[:, owner] * there.norm(dim=2)[:, columns.long()]
@@ -216,36 +204,35 @@ class RepairInputs:
     @cached_property
     def root_cosine(self) -> Tensor:
         """cos(h_v, h_v) of every node, [S, N]: 1, or 0 where h_v = 0."""
-        nonzero = (self._state != 0).any(2).to(self.dtype)
-        return self._each(nonzero)
+        return self._each((self.exposure.state != 0).any(2).to(self.dtype))
 
     @cached_property
     def total(self) -> Tensor:
         """m̄_v = Σ ω over the whole set, root included, [S, n]."""
-        total = self._mass.sum(2) + (1.0 if self.root else 0.0)
+        total = self.exposure.mass.sum(2) + (1.0 if self.root else 0.0)
         return self._each(total.to(self.dtype))
 
     @cached_property
     def mass(self) -> Tensor:
         """m_{v,g}, [S, n, G]."""
-        return self._each(self._mass.to(self.dtype))
+        return self._each(self.exposure.mass.to(self.dtype))
 
     @cached_property
     def contributions(self) -> Tensor:
         """ℓ, [S, R, C]; before a head h, [S, R, D]."""
-        return self._each(self._contributions.to(self.dtype)).contiguous()
+        return self._each(self.mixture.contributions.to(self.dtype)).contiguous()
 
     @cached_property
     def fixed_logits(self) -> Tensor:
         """β of every recipient, [S, n, C]; before a head o, [S, n, D]."""
-        return self._each(self._fixed[:, self.nodes].to(self.dtype))
+        return self._each(self.mixture.fixed_logits[:, self.nodes].to(self.dtype))
 
     def after_head(self, mixed: Tensor, targets: Tensor) -> Tensor:
         """Logits [S, L, C] of targets [S, L] from what was mixed for them, [S, L, C or D]."""
-        if self._head is None:
+        head = self.exposure.head
+        if head is None:
             return mixed
-        nodes = self.node_of(targets).flatten()
-        logits = self._head(mixed.flatten(0, 1).double(), nodes)
+        logits = head(mixed.flatten(0, 1).double(), self.node_of(targets).flatten())
         return logits.view(*targets.shape, -1).to(mixed.dtype)
 
     @property
@@ -273,13 +260,6 @@ class RepairInputs:
             .gather(1, targets.unsqueeze(2).expand(-1, -1, values[0, 0].numel()))
             .view(*targets.shape, *values.shape[2:])
         )
-
-
-def repair_inputs(exposure: Exposure, copies: int = 1) -> RepairInputs:
-    """What K copies of a repair see of an exposure, once it is known to be finite."""
-    if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):
-        raise InputError("state or messages hold NaN or infinite values; repairs cannot read them")
-    return RepairInputs(exposure, copies)
 
 
 # Graphs that are classified as a whole -----------------------------------------------------------
@@ -365,11 +345,6 @@ def perceptron(inputs: int, hidden: int, outputs: int, *, zero: bool = False) ->
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
     return nn.Sequential(first, nn.ReLU(), last)
-
-
-def perceptron_size(inputs: int, outputs: int, hidden: int = 128) -> int:
-    """F(i, o) = iH + H + Ho + o."""
-    return inputs * hidden + hidden + hidden * outputs + outputs
 
 
 def pair_width(state: int, classes: int) -> int:
@@ -546,8 +521,7 @@ class MessageTable:
         if most == 0 or most > FEW * rows:
             return None
         picked = numbers[:, :most]
-        out: Tensor = _PickedTable.apply(messages, picked, self.weight)  # type: ignore[no-untyped-call]
-        return out
+        return _PickedTable.apply(messages, picked, self.weight)  # type: ignore[no-untyped-call]
 
 
 def expected_terms(sets: TermSets, targets: Tensor) -> float:

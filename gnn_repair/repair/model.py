@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data.data import BaseData
 
-from gnn_repair.backbones.frozen import STATISTICS
+from gnn_repair.backbones.frozen import STATISTICS, under
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.calling import (
@@ -103,7 +103,7 @@ class RepairedModel(nn.Module):
         tensors = {name: getattr(self, _buffer(name)) for name in self._fitted.tensors()}
         changed: dict[str, Any] = {name: tensors[name] for name in STATISTICS}
         for part in ("parameters", "constants"):
-            changed[part] = _part(tensors, f"{part}/")
+            changed[part] = under(tensors, f"{part}/")
         return replace(self._fitted, **changed)
 
     def get_extra_state(self) -> Tensor:
@@ -152,25 +152,17 @@ class RepairedModel(nn.Module):
         Where graphs are classified the first column is ``graph``.
         """
         exposure, _ = self._exposed(args, kwargs)
-        if self._fitted.outputs == "labels":
-            return self._label_changes(exposure)
-        before = exposure.frozen_logits[0, exposure.recipients].argmax(1)
-        after = self.fitted.member_logits(exposure)[0].argmax(1)
-        changed = (before != after).nonzero().view(-1)
-        who = recipients_called(exposure.names)
-        columns = {who: exposure.recipients, "before": before, "after": after}
-        return pd.DataFrame({name: value[changed].cpu() for name, value in columns.items()})
-
-    def _label_changes(self, exposure: Any) -> pd.DataFrame:
-        before = exposure.frozen_logits[0, exposure.recipients] > 0
-        after = self.fitted.member_logits(exposure)[0] > 0
-        place, label = (before != after).nonzero(as_tuple=True)
-        columns = {
-            recipients_called(exposure.names): exposure.recipients[place],
-            "label": label,
-            "before": before[place, label],
-            "after": after[place, label],
-        }
+        frozen = exposure.frozen_logits[0, exposure.recipients]
+        of_labels = self._fitted.outputs == "labels"
+        before, after = (
+            logits > 0 if of_labels else logits.argmax(1)
+            for logits in (frozen, self.fitted.member_logits(exposure)[0])
+        )
+        changed = (before != after).nonzero(as_tuple=True)
+        columns = {recipients_called(exposure.names): exposure.recipients[changed[0]]}
+        if of_labels:
+            columns["label"] = changed[1]
+        columns |= {"before": before[changed], "after": after[changed]}
         return pd.DataFrame({name: value.cpu() for name, value in columns.items()})
 
     def _exposed(
@@ -241,10 +233,10 @@ class RepairedModel(nn.Module):
         """Read what :meth:`save` wrote into a model of the same class; nothing is unpickled."""
         header, tensors = load_tensors(path, KIND)
         with contents_of(path):
-            fitted = fitted_of(header, _part(tensors, "repair/"))
+            fitted = fitted_of(header, under(tensors, "repair/"))
         if not isinstance(model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}; pass a module, such as MyModel()")
-        weights = _with_sparse(path, _part(tensors, "model/"), model)
+        weights = _with_sparse(path, under(tensors, "model/"), model)
         _check_weights(path, weights, model)
         model.load_state_dict(weights)
         return cls(model, fitted, node_type, forward)
@@ -306,12 +298,6 @@ def _size(value: Tensor | None) -> str:
     if value is None or nn.parameter.is_lazy(value):
         return "missing" if value is None else LAZY
     return str(list(value.shape))
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``prefix``, without it."""
-    chosen = [name for name in tensors if name.startswith(prefix)]
-    return {name.removeprefix(prefix): tensors[name] for name in chosen}
 
 
 def _hops(model: nn.Module, fitted: FittedRepair[Any]) -> str:

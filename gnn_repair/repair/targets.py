@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch_geometric.data import Data
+from torch_geometric.utils import coalesce
 
 from gnn_repair.backbones import Frozen
 from gnn_repair.checks import as_nodes
@@ -24,9 +25,9 @@ from gnn_repair.exposure.parts import focused
 from gnn_repair.exposure.pieces import truths_for
 from gnn_repair.f1 import micro_scores
 from gnn_repair.kernels import row_hash
-from gnn_repair.kernels.dropout import LOW
-from gnn_repair.repair.inputs import SEEDS_A_STEP, Noise, Parameters, RepairInputs, repair_inputs
-from gnn_repair.training import ProgressCallback, Trainee
+from gnn_repair.kernels.sets import LOW
+from gnn_repair.repair.inputs import SEEDS_A_STEP, Noise, RepairInputs
+from gnn_repair.training import Parameters, ProgressCallback, Trainee
 
 LARGE = 1 << 20
 """Terms from which it pays to leave out those of other recipients; below, setting up is seconds at
@@ -50,7 +51,7 @@ class Targets(NamedTuple):
     """[S]: how many are real; they come first."""
     truths: Tensor | None = None
     """[n, K]: where outputs are labels, those of every recipient: 0, 1, or NaN where unknown; the
-    ``labels`` above are then positions once more."""
+    ``labels`` above then mean nothing."""
     shares: Tensor | None = None
     """[S, n]: each recipient's share of a member's loss; equal ones where None."""
 
@@ -67,8 +68,12 @@ class Task:
 
     exposure: Exposure
     """On the device where the repair is fitted."""
-    train_targets: Targets
-    val_targets: Targets
+    y: Tensor
+    """[N]; the labels of training and validation nodes alone, 0 elsewhere."""
+    train: Tensor
+    """[S, n] bool, by recipient."""
+    val: Tensor
+    """[S, n] bool."""
     data: Data | None = None
     """The graph, for repairs that read it; else neighbours are the exposure's own sources."""
     batch_size: int | None = None
@@ -78,20 +83,14 @@ class Task:
     """The model itself, for what trains it anew."""
     copies: int = 1
     """K: how many copies of each member learn side by side, each with targets of its own."""
+    truths: Tensor | None = None
+    """As in :class:`Targets`, and so are the shares."""
+    shares: Tensor | None = None
 
     @cached_property
     def inputs(self) -> RepairInputs:
         """What repairs see of the exposure."""
-        return repair_inputs(self.exposure, self.copies)
-
-    @cached_property
-    def y(self) -> Tensor:
-        """[N]; the labels of training and validation nodes alone, 0 elsewhere."""
-        place = self.exposure.recipients.device
-        y = torch.zeros(self.exposure.num_nodes, dtype=torch.long, device=place)
-        for targets in (self.train_targets, self.val_targets):
-            y[self.exposure.recipients[targets.positions]] = targets.labels
-        return y
+        return RepairInputs(self.exposure, self.copies)
 
     @property
     def labels(self) -> Tensor:
@@ -99,19 +98,24 @@ class Task:
         return self.y[self.exposure.recipients]
 
     @cached_property
-    def train(self) -> Tensor:
-        """[S, n] bool, by recipient."""
-        return self._chosen(self.train_targets)
+    def train_targets(self) -> Targets:
+        """What is learned from."""
+        targets = as_targets(self.train, self.labels)
+        return targets._replace(truths=self.truths, shares=self.shares)
 
     @cached_property
-    def val(self) -> Tensor:
-        """[S, n] bool."""
-        return self._chosen(self.val_targets)
+    def val_targets(self) -> Targets:
+        """What epochs are chosen by."""
+        return as_targets(self.val, self.labels)._replace(truths=self.truths)
 
-    def _chosen(self, targets: Targets) -> Tensor:
-        shape = targets.sizes.numel(), self.exposure.num_recipients
-        chosen = torch.zeros(shape, dtype=torch.int, device=targets.sizes.device)
-        return chosen.scatter_add(1, targets.positions, targets.real.int()) > 0
+    @cached_property
+    def links(self) -> Tensor:
+        """[2, E] (source, recipient) without self-loops, of the graph or the exposure's sources."""
+        if self.data is None:
+            entries = sources_to_recipients(self.exposure)
+        else:
+            entries = self.data.edge_index.to(self.y.device).long()
+        return entries[:, entries[0] != entries[1]]
 
     def by_node(self, values: Tensor) -> Tensor:
         """Values of the recipients [S, n, …] as values of the nodes [S, N, …], zero elsewhere."""
@@ -122,7 +126,7 @@ class Task:
 
 def prepare(
     exposure: Exposure,
-    y: Tensor,
+    y: Any,
     train: Any,
     val: Any,
     data: Data | None = None,
@@ -131,16 +135,42 @@ def prepare(
     takes_labels: bool = False,
     **more: Any,
 ) -> Task:
-    """Check what a repair is to be fitted to, and bring it to the device."""
-    check_exposure_given(exposure)
+    """Check what a repair is to be fitted to, and bring it to the device.
+
+    Args:
+        exposure: the frozen model.
+        y: [N] classes; of labels [N, K] zeros and ones.
+        train: bool [N] or [N, S], or node numbers.
+        val: likewise.
+        data: the graph.
+        device: where the repair is fitted.
+        takes_labels: whether several labels per node can be learned from.
+        more: further fields of the task.
+    """
     place, here = choose_device(device), exposure.recipients.device
     same = here.type == place.type and (place.index is None or here.index == place.index)
-    placed = exposure if same else exposure.to(place)
-    targets = find_targets(placed, y, train, val, takes_labels)
+    exposure = exposure if same else exposure.to(place)
+    _check_outputs(exposure, takes_labels)
+    train, val = _mask(exposure, train, "train"), _mask(exposure, val, "val")
+    both = (train & val).nonzero()
+    if both.numel():
+        node, member = both[0].tolist()
+        raise SplitError(
+            f"node {node} is in train and in val (member {member}); make the two disjoint"
+        )
+    recipients = exposure.recipients
+    if exposure.outputs == "labels":
+        more["truths"] = _truths(exposure, y, train, val)[recipients]
+        y = torch.zeros(exposure.num_nodes, dtype=torch.long, device=recipients.device)
+    else:
+        used = (train | val).any(1)
+        y = torch.where(used, _labels(exposure, y, used), 0)
+        _warn_absent(exposure, y, train)
     if data is not None:
         data = with_dense_features(data)
-        check_graph_data(placed, data)
-    return Task(placed, *targets, data, **more)
+        check_graph_data(exposure, data)
+    train, val = (mask[recipients].t().contiguous() for mask in (train, val))
+    return Task(exposure, y, train, val, data, **more)
 
 
 def check_exposure_given(exposure: Any) -> None:
@@ -154,35 +184,6 @@ def check_exposure_given(exposure: Any) -> None:
         raise InputError(
             f"exposure is {type(exposure).__name__}; give what expose(model, data) returns"
         )
-
-
-def find_targets(
-    exposure: Exposure, y: Tensor, train: Any, val: Any, labels: bool = False
-) -> tuple[Targets, Targets]:
-    """Training and validation targets of every member; raises on nodes that cannot be used.
-
-    Args:
-        exposure: the frozen model.
-        y: [N] classes; of labels [N, K] zeros and ones.
-        train: bool [N] or [N, S], or node numbers.
-        val: likewise.
-        labels: whether several labels per node can be learned from.
-    """
-    _check_outputs(exposure, labels)
-    train, val = _mask(exposure, train, "train"), _mask(exposure, val, "val")
-    both = (train & val).nonzero()
-    if both.numel():
-        node, member = both[0].tolist()
-        raise SplitError(
-            f"node {node} is in train and in val (member {member}); make the two disjoint"
-        )
-    if exposure.outputs == "labels":
-        return _label_targets(exposure, y, train, val)
-    y = _labels(exposure, y, (train | val).any(1))
-    _warn_absent(exposure, y, train)
-    recipients = exposure.recipients
-    first, second = (as_targets(mask[recipients].t(), y[recipients]) for mask in (train, val))
-    return first, second
 
 
 def _check_outputs(exposure: Exposure, labels: bool) -> None:
@@ -199,10 +200,8 @@ def _check_outputs(exposure: Exposure, labels: bool) -> None:
     )
 
 
-def _label_targets(
-    exposure: Exposure, y: Any, train: Tensor, val: Tensor
-) -> tuple[Targets, Targets]:
-    """Targets whose labels are a row of zeros and ones each."""
+def _truths(exposure: Exposure, y: Any, train: Tensor, val: Tensor) -> Tensor:
+    """Labels [N, K], some of them known at training and at validation nodes."""
     truths = truths_for(exposure, y)
     for mask, name in ((train, "train"), (val, "val")):
         known = (~truths.isnan()).any(1, keepdim=True) & mask
@@ -214,13 +213,9 @@ def _label_targets(
         warnings.warn(
             f"no training node has label {int(absent.nonzero()[0])}: what is learned of it is its "
             "absence",
-            stacklevel=6,  # whoever called fit
+            stacklevel=4,  # whoever called fit
         )
-    rows = truths[exposure.recipients]
-    place, recipients = torch.arange(len(rows), device=rows.device), exposure.recipients
-    both = (as_targets(mask[recipients].t(), place) for mask in (train, val))
-    first, second = (targets._replace(truths=rows) for targets in both)
-    return first, second
+    return truths
 
 
 def _mask(exposure: Exposure, chosen: Any, name: str) -> Tensor:
@@ -292,7 +287,7 @@ def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
             absent = int((~present).nonzero()[0])
             warnings.warn(
                 f"member {member} is repaired without any training node of class {absent}",
-                stacklevel=5,  # whoever called fit
+                stacklevel=4,  # whoever called fit
             )
 
 
@@ -315,6 +310,18 @@ def require_nodes(exposure: Exposure, what: str) -> None:
             f"{what} sends labels along the links between recipients, and this exposure classifies "
             "graphs, which have none; use reweighting, a translation or a refitted head"
         )
+
+
+def sources_to_recipients(exposure: Exposure) -> Tensor:
+    """Who sends to whom among the recipients, each pair once, [2, E] in PyG's order."""
+    source = exposure.sources[exposure.rows.long()].long()
+    # Before a head the terms are its mixture's.
+    mixture = exposure.aggregate
+    recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
+    # The others are terms without a message, or senders of another kind than the recipients.
+    sent = (source >= 0) & (source < exposure.names.own(exposure.num_nodes))
+    pairs = torch.stack([source[sent], recipient[sent]])
+    return coalesce(pairs, num_nodes=exposure.num_nodes)
 
 
 def with_dense_features(data: Any) -> Any:

@@ -37,7 +37,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.methods import METHODS
 from gnn_repair.repair import FittedRepair
-from gnn_repair.repair.cross_fitting import build_repair
+from gnn_repair.repair.folds import build_repair
 from gnn_repair.results.protocol import BackboneProtocol, Protocol
 from gnn_repair.results.records import FROZEN, ORACLE, PARTS, Case, Numbers, RunRecord, stage_keys
 from gnn_repair.study.engine import Tell

@@ -35,7 +35,7 @@ from gnn_repair.oracle.solver import solve
 from gnn_repair.published import REACHABLE, REALIZABLE
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.adapters import FittedTranslation
-from gnn_repair.repair.controls import KeptPrediction
+from gnn_repair.repair.baselines import KeptPrediction
 from gnn_repair.repair.ladder import FittedLadder
 from gnn_repair.repair.ladder.rungs import calibration_error, mixed, temperature
 from gnn_repair.results.protocol import OracleProtocol

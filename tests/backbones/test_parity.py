@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gnn_repair.backbones import BACKBONES, Graph, Shape, find_backbone
-from gnn_repair.backbones.base import stack_parameters, unstack_parameters
 from gnn_repair.backbones.graph import Features
+from gnn_repair.training import stack_parameters, unstack_parameters
 
 MEMBERS = 3
 

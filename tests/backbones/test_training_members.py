@@ -9,9 +9,8 @@ import torch
 
 from benchmarks.training import plain_loop
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
-from gnn_repair.backbones.base import unstack_parameters
 from gnn_repair.backbones.train import _BackboneTrainee
-from gnn_repair.training import LONG, SHORT
+from gnn_repair.training import LONG, SHORT, unstack_parameters
 
 STILL = Shape(hidden=16, heads=4, dropout=0.0)
 FIVE = replace(SHORT, epochs=5)

@@ -22,7 +22,7 @@ from gnn_repair.exposure import Exposure, expose
 from gnn_repair.oracle import Solution, solve
 from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, FittedRepair, SetTranslation
 from gnn_repair.repair.base import Repair, TrainedRepair
-from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
+from gnn_repair.repair.baselines import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.ladder import FittedLadder
 
 NODES, CLASSES, SPLITS = 20, 3, 2

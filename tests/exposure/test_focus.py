@@ -10,7 +10,7 @@ import torch
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.exposure.parts import focused
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.report.report_worlds import make_exposure
 
 
@@ -55,8 +55,8 @@ def test_a_repair_learns_the_same_from_the_part(monkeypatch) -> None:  # type: i
         monkeypatch.setattr("gnn_repair.repair.targets.LARGE", 0)
         seen = []
         monkeypatch.setattr(
-            "gnn_repair.repair.base.repair_inputs",
-            lambda exposure, given=repair_inputs, seen=seen: (
+            "gnn_repair.repair.base.RepairInputs",
+            lambda exposure, given=RepairInputs, seen=seen: (
                 seen.append(exposure.num_recipients) or given(exposure)
             ),
         )

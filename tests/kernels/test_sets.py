@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.kernels.dropout import drop_rows, drop_rows_plainly, kept
 from gnn_repair.kernels.sets import (
     Dropout,
     Layer,
     Scorer,
     TermSets,
     compare,
+    drop_rows,
+    drop_rows_plainly,
+    kept,
     no_dropout,
     plain_pool,
     plain_tilt,

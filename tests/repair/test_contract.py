@@ -24,8 +24,8 @@ from gnn_repair.repair import (
     evidence,
 )
 from gnn_repair.repair.base import TrainedRepair, about, untrained
-from gnn_repair.repair.controls import LabelPropagation
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.baselines import LabelPropagation
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.repair.contract_exposures import (
     KINDS,
     in_single_precision,
@@ -112,7 +112,7 @@ def test_epoch_zero_is_the_frozen_prediction(name, kind):
     exposure = world(kind).exposure
     repair = method(name)
     start = repair.fitted(
-        **about(exposure), **untrained(exposure), parameters=repair.initial(repair_inputs(exposure))
+        **about(exposure), **untrained(exposure), parameters=repair.initial(RepairInputs(exposure))
     )
     frozen = exposure.frozen_logits[:, exposure.recipients]
     torch.testing.assert_close(start.member_logits(exposure), frozen, rtol=1e-12, atol=1e-12)

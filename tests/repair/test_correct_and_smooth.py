@@ -12,7 +12,6 @@ from gnn_repair.repair import CorrectAndSmooth
 from gnn_repair.repair.baselines import (
     ALPHAS,
     TABLE_BYTES,
-    Strengths,
     correct_and_smooth,
     jobs_at_once,
     normalised_adjacency,
@@ -49,9 +48,8 @@ def random_problem(seed: int, nodes: int = 40, density: float = 0.05):
     return chosen.nonzero().t(), logits.softmax(2), labels
 
 
-def stacked(strengths) -> Strengths:
-    correct, smooth, autoscale = torch.tensor(strengths, dtype=torch.float64).t()
-    return Strengths(correct, smooth, autoscale.bool())
+def stacked(strengths) -> torch.Tensor:
+    return torch.tensor(strengths, dtype=torch.float64)
 
 
 MIXED = [(0.5, 0.8, 1), (0.8, 0.5, 0), (0.95, 0.95, 1), (0.95, 0.3, 0), (0.0, 1.0, 1)]
@@ -150,7 +148,7 @@ def test_a_gpu_propagates_alike_and_without_waiting(density):
     expected = correct_and_smooth(here, *problem[1:], stacked(MIXED), 12)
     entries, soft, labels = (tensor.cuda() for tensor in problem)
     operator = normalised_adjacency(entries, 40)
-    strengths = Strengths(*(values.cuda() for values in stacked(MIXED)))
+    strengths = stacked(MIXED).cuda()
     correct_and_smooth(operator, soft, labels, strengths, 1)  # libraries start up
     torch.cuda.set_sync_debug_mode("error")
     try:

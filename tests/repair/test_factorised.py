@@ -10,7 +10,7 @@ import torch
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
 from gnn_repair.repair.base import about
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.repair import literal
 from tests.helpers.repair.contract_exposures import by_hand
 from tests.helpers.repair.literal import check, random_parameters
@@ -59,7 +59,7 @@ def test_messages_that_are_not_node_states(repair, reference):
 @pytest.mark.parametrize("backbone", list(BACKBONES))
 def test_reported_coefficients_are_those_of_the_literal_form(backbone):
     exposure, repair = toy_exposure(backbone), Reweighting(hidden=12)
-    inputs = repair_inputs(exposure)
+    inputs = RepairInputs(exposure)
     p = random_parameters(repair, inputs)
     statistics = torch.zeros(2, dtype=torch.long)
     fitted = repair.fitted(

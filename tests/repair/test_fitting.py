@@ -10,7 +10,7 @@ import torch
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.targets import RepairTrainee, find_targets
+from gnn_repair.repair.targets import RepairTrainee, prepare
 from tests.helpers.hand_made import hand_made
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
@@ -121,10 +121,10 @@ def test_minibatches_repeat_with_the_seed_and_train(repair):
 def test_a_minibatch_gradient_is_that_of_its_targets():
     """Two steps of four targets against the definition, with the shuffled order read off."""
     exposure, repair = toy_exposure("h2gcn"), brief(SetTranslation())
-    from gnn_repair.repair.inputs import repair_inputs
+    from gnn_repair.repair.inputs import RepairInputs
 
-    inputs = repair_inputs(exposure)
-    train, val = find_targets(exposure, DATA.y, DATA.train_mask, DATA.val_mask)
+    inputs = RepairInputs(exposure)
+    task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cpu")
     p = repair.initial(inputs)
     for value in p.values():
         value.add_(0.1).requires_grad_()
@@ -132,8 +132,8 @@ def test_a_minibatch_gradient_is_that_of_its_targets():
         p,
         lambda q: repair.tables(q, inputs),
         lambda q, tables, targets, noise: repair.corrected(q, inputs, tables, targets, noise),
-        train,
-        val,
+        task.train_targets,
+        task.val_targets,
         dropout=0.0,
         batch_size=4,
         seed=0,

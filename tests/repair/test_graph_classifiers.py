@@ -15,7 +15,7 @@ import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, TemperatureScaling
-from gnn_repair.repair.inputs import alone_logits, repair_inputs
+from gnn_repair.repair.inputs import RepairInputs, alone_logits
 
 QUICK = Budget(epochs=60, patience=None, learning_rate=1e-2, weight_decay=0.0, epoch_zero=True)
 
@@ -85,7 +85,7 @@ def test_a_node_alone(world: Any) -> None:
 def test_a_node_in_two_pools_is_one_message(world: Any) -> None:
     """It is described once, by what both pools would say of it, whichever comes first."""
     _, _, exposure, *_ = world
-    described = repair_inputs(exposure).messages.rows[0][:, -3:].double()
+    described = RepairInputs(exposure).messages.rows[0][:, -3:].double()
     alone = alone_logits(exposure, exposure.sources, int(exposure.graph_starts[-1]))[0]
     assert len(described) == len(alone)
     torch.testing.assert_close(described, alone, rtol=1e-6, atol=1e-6)

@@ -19,7 +19,7 @@ from gnn_repair.repair import (
     Reweighting,
     SetTranslation,
 )
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.training import Budget
 
 NODES = 120
@@ -123,7 +123,7 @@ def test_reweighting_is_what_the_model_does_with_these_coefficients() -> None:
     torch.testing.assert_close(exposure.masses(lam), exposure.mass, rtol=1e-12, atol=0)
     assert float((lam - exposure.coefficients).abs().max()) > 1e-3
     # As in training: the mixture formed by the kernels, then the head.
-    inputs, method = repair_inputs(exposure), fitted.repair
+    inputs, method = RepairInputs(exposure), fitted.repair
     p = {name: value.double() for name, value in fitted.parameters.items()}
     trained = method.corrected(p, inputs, method.tables(p, inputs), inputs.everyone, None)
     torch.testing.assert_close(trained, fitted.member_logits(exposure), rtol=1e-9, atol=1e-9)
@@ -147,7 +147,7 @@ def by_hand(model: nn.Module, data: Data, exposure: Exposure, lam: Tensor) -> Te
 
 def test_gradients_go_through_the_head() -> None:
     _, _, exposure = world()
-    inputs, method = repair_inputs(exposure), Reweighting(hidden=4)
+    inputs, method = RepairInputs(exposure), Reweighting(hidden=4)
     generator = torch.Generator().manual_seed(0)
     p = {
         name: value + 0.1 * torch.randn(value.shape, generator=generator, dtype=torch.float64)

@@ -14,7 +14,6 @@ from gnn_repair.budget import Budget
 from gnn_repair.datasets.planted_outputs import planted_labels
 from gnn_repair.errors import InputError
 from gnn_repair.f1 import f1_of, micro_scores
-from gnn_repair.repair.label_table import label_f1, label_table
 from gnn_repair.repair.targets import label_likelihood
 
 BUDGET = Budget(epochs=60, patience=None, learning_rate=1e-2, weight_decay=0.0)
@@ -59,8 +58,8 @@ def test_reweighting_recovers_what_was_planted_and_stays_within_reach(data, expo
     fitted = gr.Reweighting(budget=BUDGET).fit(
         exposure, data.y, data.train_mask, data.val_mask, device="cpu"
     )
-    before = label_f1(exposure, data.y, data.test_mask)[0].micro
-    after = label_f1(exposure, data.y, data.test_mask, fitted)[0].micro
+    logits = exposure.frozen_logits, fitted.member_logits(exposure)
+    before, after = (f1_of(z[0, data.test_mask] > 0, data.y[data.test_mask]).micro for z in logits)
     assert before < 0.35
     assert after > before + 0.3
     reach = gr.solve(exposure, data.y)
@@ -141,10 +140,10 @@ def test_one_label_alone_can_be_repaired(data):
     fitted = gr.SetTranslation(budget=BUDGET).fit(
         exposure, y, data.train_mask, data.val_mask, device="cpu"
     )
-    found = label_table(exposure, y, data.test_mask, [fitted])
-    assert found["method"].tolist() == ["Frozen", "Set translation"]
-    assert found["gain"][1] > 0.2
-    assert found["micro_f1"][1] == pytest.approx(found["macro_f1"][1])
+    logits, test = (exposure.frozen_logits, fitted.member_logits(exposure)), data.test_mask
+    before, after = (f1_of(z[0, test] > 0, y[test, None]) for z in logits)
+    assert after.micro > before.micro + 0.2
+    assert after.micro == pytest.approx(after.macro)
 
 
 def test_a_model_of_probabilities_is_served_with_probabilities(data, exposure):
@@ -191,23 +190,9 @@ def test_what_does_not_fit_is_refused_by_name(data, exposure):
         fitted.member_logits(replace(exposure, outputs="classes"))
 
 
-def test_the_table_by_hand(data, exposure):
-    fitted = gr.NodeTranslation(budget=FEW).fit(
-        exposure, data.y, data.train_mask, data.val_mask, device="cpu"
-    )
-    found = label_table(exposure, data.y, data.test_mask, [fitted])
-    truths = data.y[data.test_mask]
-    logits = {
-        "Frozen": exposure.frozen_logits[0],
-        "Node translation": fitted.member_logits(exposure)[0],
-    }
-    micro = []
-    for name, values in logits.items():
-        said = values[data.test_mask] > 0
-        hits = int((said & truths).sum())
-        micro.append(2 * hits / int(said.sum() + truths.sum()))
-        row = found[found.method == name].iloc[0]
-        assert row.micro_f1 == pytest.approx(micro[-1])
-        assert row.gain == pytest.approx(micro[-1] - micro[0])
-    with pytest.raises(InputError, match="what fit returned"):
-        label_table(exposure, data.y, data.test_mask, [fitted, gr.RefitHead()])
+def test_the_likelihood_of_one_known_label_is_its_own():
+    logits = torch.tensor([[[2.0, -1.0, 0.5]]], dtype=torch.float64)
+    truths = torch.tensor([[[1.0, float("nan"), float("nan")]]], dtype=torch.float64)
+    expected = torch.nn.functional.logsigmoid(logits[0, 0, 0])
+    assert float(label_likelihood(logits, truths)) == pytest.approx(float(expected))
+    assert float(label_likelihood(logits, truths * float("nan"))) == 0

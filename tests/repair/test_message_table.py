@@ -9,7 +9,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.kernels.sets import rows_read
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import inputs as tables
-from gnn_repair.repair.inputs import Description, repair_inputs
+from gnn_repair.repair.inputs import Description, RepairInputs
 from tests.helpers.device_places import DEVICES
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
@@ -26,7 +26,7 @@ def read_one_by_one(sets, targets):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("backbone", ["sgc", "mixhop", "gcn", "sage"])
 def test_the_rows_are_those_of_the_targets_terms(backbone, device):
-    inputs = repair_inputs(toy_exposure(backbone, torch.float32).to(device))
+    inputs = RepairInputs(toy_exposure(backbone, torch.float32).to(device))
     for targets in ([[3, 5], [0, 0]], [[1, 4], [2, 9]]):
         chosen = torch.tensor(targets, device=device)
         read = rows_read(inputs.sets, chosen, inputs.messages.rows.shape[1])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gnn_repair import EvidenceLadder, NodeTranslation
-from gnn_repair.repair.cross_fitting import CrossFitted
+from gnn_repair.repair.folds import CrossFitted
 from gnn_repair.training import Progress, in_words
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 

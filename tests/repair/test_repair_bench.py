@@ -9,7 +9,7 @@ from benchmarks import repair as bench
 from benchmarks.repair import LiteralRepair
 from gnn_repair.errors import InputError
 from gnn_repair.repair import Reweighting, SetTranslation
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.repair.literal import random_parameters
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
@@ -18,7 +18,7 @@ from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 @pytest.mark.parametrize("backbone", ["gcn", "h2gcn"])
 def test_the_literal_peer_gives_the_same_logits(method, backbone):
     exposure = toy_exposure(backbone).member(0)
-    inputs = repair_inputs(exposure)
+    inputs = RepairInputs(exposure)
     p = random_parameters(method, inputs)
     peer = LiteralRepair(exposure, isinstance(method, Reweighting)).double().eval()
     last = "scorer" if isinstance(method, Reweighting) else "head"

@@ -17,8 +17,8 @@ from gnn_repair.methods import MARKERS, METHODS, Look, Method, title_of
 from gnn_repair.published import TITLES
 from gnn_repair.repair import REPAIRS, CrossFitted, FittedRepair, Repair
 from gnn_repair.repair.base import about, untrained
-from gnn_repair.repair.controls import FeaturePerceptron
-from gnn_repair.repair.cross_fitting import build_repair
+from gnn_repair.repair.baselines import FeaturePerceptron
+from gnn_repair.repair.folds import build_repair
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
 from gnn_repair.results.records import chosen_methods

@@ -21,7 +21,7 @@ from gnn_repair.repair import (
     SetTranslation,
     paper_batch_size,
 )
-from gnn_repair.repair.cross_fitting import build_repair
+from gnn_repair.repair.folds import build_repair
 from gnn_repair.results.protocol import BackboneProtocol, differences, digest_of
 from gnn_repair.study import PAPER, Protocol, override, read_protocol
 from gnn_repair.study.case import build_backbone

@@ -14,17 +14,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import LADDER, Budget, adjusted, check_real, check_whole
+from gnn_repair.backbones.frozen import under
+from gnn_repair.budget import LADDER, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import FROZEN, METHODS, RUNGS, rung_title
 from gnn_repair.repair.base import FittedRepair, Repair, about
-from gnn_repair.repair.baselines import (
-    TINY,
-    Propagation,
-    normalised_adjacency,
-    sources_to_recipients,
-)
+from gnn_repair.repair.baselines import TINY, Propagation, normalised_adjacency
 from gnn_repair.repair.evidence import evidence_of, summary_width
 from gnn_repair.repair.folds import (
     FOLDS,
@@ -36,7 +32,7 @@ from gnn_repair.repair.folds import (
     same_graph,
     signature,
 )
-from gnn_repair.repair.ladder.network import Climbed, HeadTraining, Sources, climb, from_messages
+from gnn_repair.repair.ladder.network import Climbed, Sources, climb, from_messages
 from gnn_repair.repair.ladder.rungs import (
     MORE_LABELS,
     Findings,
@@ -183,12 +179,8 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
 
     def _inductive(self, name: str, exposure: Exposure) -> Tensor:
         """Mean log-probabilities of a rung's copies on any graph."""
-        own = {
-            key.removeprefix(f"{name}/"): value.to(exposure.state)
-            for key, value in self.parameters.items()
-            if key.startswith(f"{name}/")
-        }
-        return from_messages(own, exposure)
+        own = under(self.parameters, f"{name}/")
+        return from_messages({n: value.to(exposure.state) for n, value in own.items()}, exposure)
 
     # In words ---------------------------------------------------------------------------------
 
@@ -268,26 +260,12 @@ class EvidenceLadder(Repair[FittedLadder]):
         # In the table's order: what combines others stands behind them.
         ordered = tuple(name for name in RUNGS if name in self.rungs)
         object.__setattr__(self, "rungs", ordered)
-        budget = adjusted("EvidenceLadder", self.budget, epochs, lr)
-        object.__setattr__(self, "budget", budget)
-        check_whole("EvidenceLadder", "hidden", self.hidden, 1)
-        check_real("EvidenceLadder", "dropout", self.dropout, 0, 1)
-        check_whole("EvidenceLadder", "folds", self.folds, 2)
-        check_whole("EvidenceLadder", "seed", self.seed, 0)
+        super().__post_init__(epochs, lr)
 
     @classmethod
     def setting_hints(cls) -> dict[str, Any]:
         """In a file the rungs stand as a list."""
         return {**super().setting_hints(), "rungs": list}
-
-    @property
-    def most_epochs(self) -> int:
-        """As the budget says."""
-        return self.budget.epochs
-
-    @property
-    def _training(self) -> HeadTraining:
-        return HeadTraining(self.folds, self.hidden, self.dropout, self.seed, self.budget)
 
     def learn(self, task: Task) -> FittedLadder:
         """Fit every rung in folds, then weigh them by their held-out predictions.
@@ -305,9 +283,7 @@ class EvidenceLadder(Repair[FittedLadder]):
             raise InputError("these rungs read raw features; pass data=… with x to fit")
         folds = deal_folds(task.val, task.labels, self.folds, self.seed, even=False)
         roles = cross_roles(task.train, folds, self.folds, times=TWINS)
-        climbed = climb(
-            names, sources, roles, task.labels, self._training, on_progress=task.on_progress
-        )
+        climbed = climb(names, sources, roles, task.labels, self, on_progress=task.on_progress)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         by_fold = climbed.log_probs.unflatten(2, (TWINS, self.folds)).mean(2).log_softmax(4)
         told = torch.cat([frozen.unsqueeze(1), _held_out(by_fold, folds)], 1)
@@ -368,7 +344,7 @@ class EvidenceLadder(Repair[FittedLadder]):
         usual = epochs.median(2, keepdim=True).values.expand_as(epochs)
         names = [climbed.rungs[r] for r in rungs]
         kept = torch.cat([epochs, usual], 2)
-        again = climb(names, sources, roles, task.labels, self._training, epochs=kept)
+        again = climb(names, sources, roles, task.labels, self, epochs=kept)
         # One copy per fold beside one that starts alike: averages of several would do better.
         first, held = (
             _held_out(every[:, :, : self.folds], folds)
@@ -394,21 +370,29 @@ class EvidenceLadder(Repair[FittedLadder]):
             raise InputError(f"weights stand for {count} candidates, not {len(fitted.candidates)}")
         (nodes,) = check_table(fitted, "signature", torch.float32, None)
         classes = fitted.num_classes
-        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "log_probs": (torch.float32, (count - 1, nodes, classes)),
-            "out_of_fold": (torch.float32, (count, nodes, classes)),
-            "folds": (torch.int64, (nodes,)),
-            "labels": (torch.int64, (nodes,)),
-            "count": (torch.int64, ()),
-            "refitted": (torch.int64, ()),
-            "temperature": (torch.float64, ()),
-            "nested_accuracy": (torch.float64, ()),
+        tables: dict[str, tuple[torch.dtype, tuple[int, ...], tuple[int, int] | None]] = {
+            "log_probs": (torch.float32, (count - 1, nodes, classes), None),
+            "out_of_fold": (torch.float32, (count, nodes, classes), None),
+            "folds": (torch.int64, (nodes,), (-1, self.folds - 1)),
+            "labels": (torch.int64, (nodes,), (-1, classes - 1)),
+            "count": (torch.int64, (), (0, 2**62)),
+            "refitted": (torch.int64, (), (0, 1)),
+            "temperature": (torch.float64, (), None),
+            "nested_accuracy": (torch.float64, (), (0, 1)),
         }
-        for name, (dtype, shape) in shapes.items():
-            check_table(fitted, name, dtype, *shape)
-        if unknown := sorted(fitted.constants.keys() - {*shapes, "weights", "signature"}):
+        for name, (dtype, shape, within) in tables.items():
+            check_table(fitted, name, dtype, *shape, within=within)
+        if unknown := sorted(fitted.constants.keys() - {*tables, "weights", "signature"}):
             raise InputError(f"a ladder has no constant {unknown[0][:80]!r}")
-        _check_values(fitted, fitted.weights)
+        # Sums of a handful of doubles.
+        sums = (fitted.weights.sum(1) - 1).abs()
+        if bool((fitted.weights < 0).any()) or bool((sums > 1e-9).any()):
+            raise InputError("a ladder's weights must be shares that sum to 1")
+        if not bool((fitted.temperature > 0).all()):
+            raise InputError("a temperature must be positive")
+        told, judged = fitted.constants["folds"] >= 0, fitted.constants["labels"] >= 0
+        if not torch.equal(told, judged) or not bool(judged.any(1).all()):
+            raise InputError("a ladder's folds and labels are of other nodes")
 
     def shapes(self, fitted: FittedLadder) -> dict[str, tuple[int, ...]]:
         """Of the rungs that hold on any graph, once a copy."""
@@ -459,10 +443,8 @@ def _smoothed(
     Held out: for fold k the k-th copies speak, weighed without the fold's labels, and these
     are not among those that are spread. And with all labels.
     """
-    data, exposure = task.data, task.exposure
-    entries = sources_to_recipients(exposure) if data is None else data.edge_index
-    entries = entries.to(folds.device).long()
-    operator = normalised_adjacency(entries[:, entries[0] != entries[1]], exposure.num_nodes)
+    exposure = task.exposure
+    operator = normalised_adjacency(task.links, exposure.num_nodes)
     known = task.by_node(task.train | task.val)
     dealt = task.by_node(folds + 1) - 1
     strength = torch.full((count + 1,), STRENGTH, dtype=torch.float64, device=folds.device)
@@ -504,29 +486,3 @@ def _epochs(climbed: Climbed, weights: Tensor) -> dict[str, Tensor]:
 def _nodes_last(task: Task, values: Tensor) -> Tensor:
     """[S, R, n, C] by recipient as [S, R, N, C] by node."""
     return task.by_node(values.transpose(1, 2)).transpose(1, 2).contiguous()
-
-
-def _check_values(fitted: FittedLadder, weights: Tensor) -> None:
-    """Shares that sum to 1, folds and labels that there are."""
-    sums = (weights.sum(1) - 1).abs()
-    # Sums of a handful of doubles.
-    if bool((weights < 0).any()) or bool((sums > 1e-9).any()):
-        raise InputError("a ladder's weights must be shares that sum to 1")
-    if not bool((fitted.temperature > 0).all()):
-        raise InputError("a temperature must be positive")
-    limits = {
-        "folds": (-1, fitted.repair.folds),
-        "labels": (-1, fitted.num_classes),
-        "count": (0, 2**62),
-        "refitted": (0, 2),
-    }
-    for name, (least, end) in limits.items():
-        value = fitted.constants[name]
-        if not bool(((value >= least) & (value < end)).all()):
-            raise InputError(f"{name} of a ladder must lie in {least}..{end - 1}")
-    accuracy = fitted.nested
-    if not bool(((accuracy >= 0) & (accuracy <= 1)).all()):
-        raise InputError("nested_accuracy of a ladder must be shares")
-    told, judged = fitted.constants["folds"] >= 0, fitted.constants["labels"] >= 0
-    if not torch.equal(told, judged) or not bool(judged.any(1).all()):
-        raise InputError("a ladder's folds and labels are of other nodes")

@@ -12,16 +12,15 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import Budget
+from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.exposure import Exposure
-from gnn_repair.kernels.dropout import LOW, kept
 from gnn_repair.kernels.products import product
-from gnn_repair.kernels.sets import BOUND
+from gnn_repair.kernels.sets import BOUND, LOW, kept
 from gnn_repair.methods import BLOCKS, RUNGS
 from gnn_repair.repair.evidence import (
     FeatureEvidence,
@@ -31,9 +30,12 @@ from gnn_repair.repair.evidence import (
     summary,
 )
 from gnn_repair.repair.folds import Roles
-from gnn_repair.repair.inputs import Parameters, centred, repair_inputs
+from gnn_repair.repair.inputs import RepairInputs, centred
 from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, Task
-from gnn_repair.training import Fitted, ProgressCallback, Trainee, fit
+from gnn_repair.training import Parameters, ProgressCallback, Trainee, fit
+
+if TYPE_CHECKING:
+    from gnn_repair.repair.ladder.ladder import EvidenceLadder
 
 AT_ONCE = 1 << 28
 """Hidden numbers of the rungs that are trained as one, 1 GB."""
@@ -87,13 +89,6 @@ class Blocks:
         self.nodes, self.labels = sources.nodes[at], sources.evidence.labels
         features = sources.evidence.features
         self.features = None if features is None else FeatureEvidence(features.x, self.nodes)
-
-    def tables(self) -> dict[str, Tensor | FeatureEvidence]:
-        """What does not depend on who knows which labels, by block."""
-        tables: dict[str, Tensor | FeatureEvidence] = {"messages": self.messages}
-        if self.features is not None:
-            tables["features"] = self.features
-        return tables
 
 
 class Heads:
@@ -174,7 +169,8 @@ class Heads:
                 seed, which drops features too.
         """
         seed = None if noise is None else noise[1] + 1
-        tables = {**reading.tables(), **told}
+        own_blocks = {"messages": reading.messages, "features": reading.features}
+        tables: dict[str, Any] = {**own_blocks, **told}
         # Taken apart at once, so that gradients are put together at once.
         parts = {
             block: dict(zip(rows, self.part(p, block, tables[block], seed).unbind(0), strict=True))
@@ -297,24 +293,10 @@ class Climbed:
     """[R, S, K]."""
     epochs_run: Tensor
     diverged: Tensor
-    parameters: dict[str, Parameters]
+    parameters: Mapping[str, Parameters]
     """By rung, [S, K, …]; of inductive rungs alone."""
     count: int
     """Trained numbers of one member."""
-
-
-class HeadTraining(NamedTuple):
-    """How heads are trained."""
-
-    folds: int
-    """How many there are; copies that are judged on the same stand that far apart."""
-    hidden: int
-    """Channels of a head."""
-    dropout: float
-    """Share of them that is dropped."""
-    seed: int
-    """Of starts and dropout."""
-    budget: Budget
 
 
 def climb(
@@ -322,7 +304,7 @@ def climb(
     sources: Sources,
     roles: Roles,
     labels: Tensor,
-    training: HeadTraining,
+    ladder: EvidenceLadder,
     *,
     epochs: Tensor | None = None,
     on_progress: ProgressCallback | None = None,
@@ -334,66 +316,49 @@ def climb(
         sources: what there is to read.
         roles: who learns from and is judged by what, [S·K, n].
         labels: [n]; read where a copy learns or is judged.
-        training: sizes and rates.
+        ladder: sizes and rates.
         epochs: [R, S, K] that are kept, where they are known.
         on_progress: called every few epochs.
     """
-    budget, hidden = training.budget, training.hidden
+    budget, hidden = ladder.budget, ladder.hidden
     if epochs is not None:
         budget = replace(budget, epochs=max(1, int(epochs.max())), patience=None)
     each, length = roles.weights.shape
     size = max(1, AT_ONCE // (each * length * hidden))
-    parts = []
+    said: list[Tensor] = []
+    statistics: list[list[Tensor]] = []
+    parameters: dict[str, Parameters] = {}
+    count = 0
     for first in range(0, len(rungs), size):
         names = rungs[first : first + size]
         heads = Heads(names, sources, roles.copies, hidden)
         wanted = None if epochs is None else epochs[first : first + size].reshape(-1)
         trainee = LadderTrainee(
             heads, roles, labels,
-            folds=training.folds, dropout=training.dropout, seed=training.seed,
+            folds=ladder.folds, dropout=ladder.dropout, seed=ladder.seed,
             first=budget.epochs // LEAST, epochs=wanted,
         )  # fmt: skip
-        parts.append(_climbed(heads, fit(trainee, budget, on_progress)))
-    joined = {
-        name: torch.cat([getattr(part, name) for part in parts])
-        for name in ("log_probs", "best_epoch", "epochs_run", "diverged")
-    }
-    return Climbed(
-        rungs=tuple(rungs),
-        **joined,
-        parameters={name: own for part in parts for name, own in part.parameters.items()},
-        count=sum(part.count for part in parts),
-    )
-
-
-def _climbed(heads: Heads, outcome: Fitted) -> Climbed:
-    shape = len(heads.rungs), heads.members, heads.copies
-    p = {name: value.detach() for name, value in outcome.parameters.items()}
-    by_rung = {name: value.unflatten(0, shape) for name, value in p.items()}
-    inductive: dict[str, Parameters] = {}
-    count = 0
-    for number, rung in enumerate(heads.rungs):
-        own = {
-            n: v[number] for n, v in by_rung.items() if n not in BLOCKS or n in RUNGS[rung].blocks
-        }
-        count += sum(value[0].numel() for value in own.values())
-        if RUNGS[rung].inductive:
-            inductive[rung] = own
-    if gone := int(outcome.diverged.sum()):
-        warnings.warn(
-            f"Evidence ladder: {gone} of {outcome.diverged.numel()} copies diverged; "
-            "the best of their earlier states were kept",
-            stacklevel=4,
-        )
-    return Climbed(
-        rungs=heads.rungs,
-        log_probs=heads.log_probs(p),
-        best_epoch=outcome.best_epoch.view(shape),
-        epochs_run=outcome.epochs_run.view(shape),
-        diverged=outcome.diverged.view(shape),
-        parameters=inductive,
-        count=count,
-    )
+        outcome = fit(trainee, budget, on_progress)
+        if gone := int(outcome.diverged.sum()):
+            warnings.warn(
+                f"Evidence ladder: {gone} of {outcome.diverged.numel()} copies diverged; "
+                "the best of their earlier states were kept",
+                stacklevel=3,
+            )
+        shape = len(names), heads.members, heads.copies
+        said.append(heads.log_probs(outcome.parameters))
+        statistics.append([getattr(outcome, name).view(shape) for name in STATISTICS])
+        for number, rung in enumerate(names):
+            own = {
+                name: value.detach().unflatten(0, shape)[number]
+                for name, value in outcome.parameters.items()
+                if name not in BLOCKS or name in RUNGS[rung].blocks
+            }
+            count += sum(value[0].numel() for value in own.values())
+            if RUNGS[rung].inductive:
+                parameters[rung] = own
+    best, run, wild = (torch.cat(column) for column in zip(*statistics, strict=True))
+    return Climbed(tuple(rungs), torch.cat(said), best, run, wild, parameters, count)
 
 
 @torch.no_grad()
@@ -402,7 +367,7 @@ def from_messages(p: Parameters, exposure: Exposure) -> Tensor:
 
     ``p`` holds its parameters [S, K, …] and the summary's ``mean`` and ``scale`` [S, D].
     """
-    inputs = repair_inputs(exposure)
+    inputs = RepairInputs(exposure)
     rows = standardised(summary(inputs), p["mean"], p["scale"]).unsqueeze(1)
     hidden = (rows @ p["messages"] + p["bias"]).relu()
     shift = centred(BOUND * (hidden @ p["last"] + p["last bias"]).tanh())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import ONE_KIND, NodeNames
 from gnn_repair.oracle.frames import source_ranking
 from gnn_repair.repair.baselines import sources_to_recipients
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.evidence import summary
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.models.typed_models import CLASSES, Attributed, Heads, build, graph
 
 SENDER = re.compile(r"(paper|author|venue) (\d+) \(λ ([\d.e+-]+), (\w+ \w+ \w+)\)")
@@ -192,7 +194,7 @@ def test_explainers_and_ladders_say_what_they_need(
 
 def test_what_repairs_read_of_senders(affine: tuple[Any, HeteroData, Exposure]) -> None:
     _, _, exposure = affine
-    inputs, width = repair_inputs(exposure), exposure.state.shape[2]
+    inputs, width = RepairInputs(exposure), exposure.state.shape[2]
     described = inputs.messages.at(torch.arange(inputs.messages.rows.shape[1]).unsqueeze(0))[0]
     assert described.shape[1] == width + CLASSES
     frame = exposure.to_frame()
@@ -205,6 +207,25 @@ def test_what_repairs_read_of_senders(affine: tuple[Any, HeteroData, Exposure]) 
         source = int(frame["source"][k])
         expected = exposure.frozen_logits[0, source] if own else torch.zeros(CLASSES).double()
         torch.testing.assert_close(logits, expected)
+
+
+def test_the_ladder_takes_senders_of_other_types_for_undecided(
+    affine: tuple[Any, HeteroData, Exposure],
+) -> None:
+    _, _, exposure = affine
+    width, groups = exposure.state.shape[2], exposure.num_groups
+    first = 2 * width + 2 * CLASSES + 3
+    found = summary(RepairInputs(exposure))[0, :, first : first + CLASSES]
+    told = exposure.frozen_logits[0].softmax(1)
+    ends, sources = exposure.segments[::groups].tolist(), exposure.sources[exposure.rows.long()]
+    for place, (start, stop) in enumerate(pairwise(ends)):
+        alpha = exposure.coefficients[0, start:stop].abs().double()
+        senders = sources[start:stop].tolist()
+        said = [told[s] if s < len(told) else torch.full((CLASSES,), 1 / CLASSES) for s in senders]
+        expected = sum(a / alpha.sum() * p for a, p in zip(alpha, said, strict=True))
+        if stop > start:
+            torch.testing.assert_close(found[place].double(), expected.double())
+    assert int(sources.max()) >= len(told)
 
 
 def test_links_among_recipients_are_those_of_their_own_type(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import RepairInputs
 
 
 @dataclass
@@ -118,7 +118,7 @@ def gradients(out: torch.Tensor, leaves: dict[str, torch.Tensor]) -> list[torch.
 
 
 def check(repair, reference, exposure: Exposure, tolerance: float) -> None:
-    inputs = repair_inputs(exposure)
+    inputs = RepairInputs(exposure)
     leaves = {
         name: value.requires_grad_() for name, value in random_parameters(repair, inputs).items()
     }

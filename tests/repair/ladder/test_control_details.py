@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair.controls import LabelPropagation
+from gnn_repair.repair.baselines import LabelPropagation
 
 NODES, CLASSES = 5, 3
 

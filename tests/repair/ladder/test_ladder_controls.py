@@ -11,8 +11,8 @@ from torch_geometric.nn import LabelPropagation as Reference
 from gnn_repair.backbones import train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, FittedRepair
-from gnn_repair.repair.controls import (
-    ALPHAS,
+from gnn_repair.repair.baselines import (
+    SPREADS,
     FeaturePerceptron,
     LabelPropagation,
     RetrainedBackbone,
@@ -41,8 +41,8 @@ def test_label_propagation_is_pyg_s_at_its_best_strength():
     def spread(alpha: float, known: torch.Tensor) -> torch.Tensor:
         return Reference(12, alpha)(data.y, plain, known, post_step=lambda out: out)
 
-    hits = [int((spread(a, train).argmax(1) == data.y)[val].sum()) for a in ALPHAS]
-    best = ALPHAS[hits.index(max(hits))]
+    hits = [int((spread(a, train).argmax(1) == data.y)[val].sum()) for a in SPREADS]
+    best = SPREADS[hits.index(max(hits))]
     expected = spread(best, train | val)
     # PyG starts from y and mixes the same way; ours are shares of it.
     shares = expected / expected.sum(1, keepdim=True)

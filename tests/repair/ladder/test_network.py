@@ -9,9 +9,10 @@ import torch
 
 from gnn_repair.budget import LADDER
 from gnn_repair.methods import RUNGS
+from gnn_repair.repair import EvidenceLadder
 from gnn_repair.repair.evidence import DROPPED, FeatureEvidence, evidence_of
 from gnn_repair.repair.folds import deal_folds, fold_roles
-from gnn_repair.repair.ladder.network import Heads, HeadTraining, LadderTrainee, Sources, climb
+from gnn_repair.repair.ladder.network import Heads, LadderTrainee, Sources, climb
 from gnn_repair.repair.targets import prepare
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
@@ -146,7 +147,7 @@ def test_given_epochs_are_kept():
     budget = replace(LADDER, epochs=3, patience=None)
     found = climb(
         ["features"], sources, roles, task.labels,
-        HeadTraining(COPIES, HIDDEN, 0.0, 0, budget), epochs=wanted,
+        EvidenceLadder(folds=COPIES, hidden=HIDDEN, dropout=0.0, budget=budget), epochs=wanted,
     )  # fmt: skip
     assert torch.equal(found.best_epoch, wanted)
     heads = Heads(["features"], sources, COPIES, HIDDEN)

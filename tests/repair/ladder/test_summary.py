@@ -16,7 +16,7 @@ from gnn_repair.repair.evidence import (
     summary,
     summary_width,
 )
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.repair.toy_exposures import toy_exposure
 
 
@@ -67,7 +67,7 @@ def test_the_summary_is_what_a_loop_over_terms_gives(backbone, wide, monkeypatch
         width = exposure.state.shape[2]
         generator = torch.Generator().manual_seed(width)
         onto = (torch.randn(width, 3, generator=generator) / 3**0.5).double().numpy()
-    found = summary(repair_inputs(exposure))
+    found = summary(RepairInputs(exposure))
     assert found.shape[2] == summary_width(exposure.state.shape[2], exposure.num_classes)
     for member in range(exposure.num_members):
         for position in range(0, exposure.num_recipients, 3):
