@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnn_repair.atomic import replacing
 from gnn_repair.budget import check_type
 from gnn_repair.errors import InputError
 from gnn_repair.methods import RUNGS, rung_title
@@ -332,11 +331,6 @@ def _bytes(evidence: Evidence, order: Integers, kept: Flags) -> Integers:
 # Files beside the page ----------------------------------------------------------------------------
 
 
-def encoded_bytes(content: Mapping[str, Any]) -> int:
-    """About how large the page's data are."""
-    return sum(values.nbytes * 4 // 3 for values in content.get("arrays", {}).values())
-
-
 def parts_folder(page: Path) -> Path:
     """Where a page's parts lie."""
     return page.with_suffix(".parts")
@@ -360,14 +354,6 @@ def split_content(
         parts[f"{key}-{number}.json"] = {name: rows[cut] for name, rows in terms.items()}
     described = {"folder": parts_folder(page).name, "digest": key, "edges": edges}
     return {**content, "arrays": arrays, "parts": described}, parts
-
-
-def write_parts(parts: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Write every part whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, part in parts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(as_json(part), encoding="ascii")
 
 
 def forget_parts(folder: Path, kept: Mapping[str, Any]) -> None:

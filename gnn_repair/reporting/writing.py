@@ -35,15 +35,14 @@ from gnn_repair.reporting.payload import (
     SINGLE_BYTES,
     STORED_BYTES,
     Beside,
+    as_json,
     beside_payload,
-    encoded_bytes,
     forget_parts,
     lost_evidence,
     parts_folder,
     run_payload,
     script_safe,
     split_content,
-    write_parts,
 )
 from gnn_repair.results.protocol import Protocol
 from gnn_repair.study.rerun import Rerun
@@ -333,10 +332,13 @@ def write_page(
     """Write the page whole or not at all, with parts beside it where it is large."""
     path = check_target(path)
     parts: Mapping[str, Any] = {}
-    large = encoded_bytes(content) > SINGLE_BYTES if single_file is None else not single_file
+    size = sum(values.nbytes * 4 // 3 for values in content.get("arrays", {}).values())
+    large = size > SINGLE_BYTES if single_file is None else not single_file
     if large and content["run"] is not None:
         content, parts = split_content(content, path)
-        write_parts(parts, parts_folder(path))
+    for name, part in parts.items():
+        with replacing(parts_folder(path) / name) as temporary:
+            temporary.write_text(as_json(part), encoding="ascii")
     footer = {"version": f"gnn-repair {__version__}", **(made or {})}
     with replacing(path) as temporary:
         temporary.write_text(build_page({**content, "made": footer}), encoding="utf-8")

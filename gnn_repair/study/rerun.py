@@ -49,7 +49,9 @@ class Rerun(Worked):
 
     def beside(self, split: int) -> Rerun | None:
         """Another split of those trained together; None where it is not among them."""
-        return replace(self, split=split, stored=None) if split in self.case.splits else None
+        if split not in self.case.splits:
+            return None
+        return replace(self, split=split, stored=None, kept=())
 
     def provenance(self) -> str:
         """Which run this is, in a sentence for readers."""

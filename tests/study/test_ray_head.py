@@ -33,7 +33,7 @@ def test_a_dead_address_is_said_before_ray_is_asked(monkeypatch, closed_port, fo
     """Ray itself would wait for a quarter of an hour."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     engine = RayEngine(form.format(closed_port))
-    monkeypatch.setattr(engine, "_init", lambda: pytest.fail("Ray was asked"))
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray was asked"))
     with pytest.raises(InputError, match=r"no Ray cluster answers at .*ray start --head"):
         list(engine.map(print, [1]))
 
@@ -42,7 +42,7 @@ def test_the_environment_s_address_counts(monkeypatch, closed_port):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
     engine = RayEngine()
-    monkeypatch.setattr(engine, "_init", lambda: pytest.fail("Ray was asked"))
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray was asked"))
     with pytest.raises(InputError, match="no Ray cluster answers"):
         list(engine.map(print, [1]))
 
@@ -52,7 +52,7 @@ def test_something_else_at_the_address_is_said(monkeypatch):
     monkeypatch.setattr("gnn_repair.study.ray_engine.CONNECT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         engine = RayEngine(f"127.0.0.1:{listener.getsockname()[1]}")
-        monkeypatch.setattr(engine, "_init", lambda: time.sleep(60))
+        monkeypatch.setattr(ray, "init", lambda **options: time.sleep(60))
         with pytest.raises(InputError, match="is no Ray cluster, or a stuck one"):
             list(engine.map(print, [1]))
 
