@@ -11,7 +11,7 @@ so that the groups are one, with the mass of the first and the contributions in 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,100 +29,90 @@ MARK = " tied"
 """At the end of a tied exposure's fingerprints: its repairs fit no other exposure of the model."""
 
 
-def alike_groups(exposure: Exposure) -> list[list[int]]:
-    """The groups by number, those together that can share their weights."""
-    return _alike(exposure, _sorted_terms(exposure))
+def alike_groups(exposure: Exposure) -> tuple[list[list[int]], list[Tensor]]:
+    """Groups by number, those together that can share their weights; and every group's terms.
 
-
-def _sorted_terms(exposure: Exposure) -> list[Tensor]:
-    """By group: its terms, by recipient and within one by sender."""
-    slot = torch.repeat_interleave(exposure.segments.diff())
+    The terms come by recipient and within one by sender, so that those of alike groups match.
+    """
+    count = exposure.num_groups
+    lengths = exposure.segments.diff()
+    slot = torch.repeat_interleave(lengths)
     senders = exposure.sources[exposure.rows.long()].long()
     order = torch.argsort(slot * (exposure.num_sources + 1) + senders + 1, stable=True)
-    return [order[slot % exposure.num_groups == g] for g in range(exposure.num_groups)]
-
-
-def _alike(exposure: Exposure, terms: list[Tensor]) -> list[list[int]]:
-    lengths = exposure.segments.diff().view(-1, exposure.num_groups)
+    terms = [order[slot % count == group] for group in range(count)]
     # Clusters and edges have numbers by which those of another pool may be called, too.
-    kinds = exposure.names.senders[:1] if exposure.graph_starts is not None else ()
-    known = exposure.names.count(exposure.num_nodes) if not kinds else kinds[0][1]
+    pooled = exposure.graph_starts is not None and exposure.names.typed
+    known = exposure.names.senders[0][1] if pooled else exposure.num_sources
     close = EXACT.get(exposure.coefficients.dtype, RECONSTRUCTION)
-    found, classes = list[tuple[Tensor, Tensor, Tensor, list[int]]](), list[list[int]]()
+    classes, first = list[list[int]](), dict[int, tuple[Tensor, Tensor]]()
     for group, own in enumerate(terms):
-        count, senders = lengths[:, group], exposure.sources[exposure.rows[own].long()]
-        mass = torch.repeat_interleave(exposure.mass[:, :, group], count, 1)
+        mass = torch.repeat_interleave(exposure.mass[:, :, group], lengths[group::count], 1)
+        key = torch.stack([slot[own] // count, senders[own]])
         shares = exposure.coefficients[:, own].double() / mass
-        named = bool(((senders >= 0) & (senders < known)).all())
-        for other, theirs, weights, members in found if named else ():
-            same = torch.equal(count, other) and torch.equal(senders, theirs)
-            if same and torch.allclose(shares, weights, rtol=close, atol=0.0):
+        named = bool(((senders[own] >= 0) & (senders[own] < known)).all())
+        for members in classes:
+            other, weights = first.get(members[0], (key[:0], shares))
+            if named and torch.equal(key, other) and torch.allclose(shares, weights, close, 0.0):
                 members.append(group)
                 break
         else:
             classes.append([group])
-            found += [(count, senders, shares, classes[-1])] if named else []
-    return classes
+            first |= {group: (key, shares)} if named else {}
+    return classes, terms
 
 
 def tied(exposure: Exposure) -> Exposure:
     """The exposure in which groups that weigh the same senders alike are one."""
-    terms = _sorted_terms(exposure)
-    classes = _alike(exposure, terms)
+    classes, terms = alike_groups(exposure)
+    if exposure.num_groups == 1:
+        return exposure
     if len(classes) == exposure.num_groups:
-        if exposure.num_groups == 1:
-            return exposure
         raise InputError(
             "no two groups of this exposure can share their weights: that needs the same nodes as "
             "senders at every recipient, with coefficients that differ by one factor at most"
         )
-    mixture, device = exposure.aggregate, exposure.rows.device
-    firsts, lengths = [c[0] for c in classes], exposure.segments.diff()
-    counts = lengths.view(-1, exposure.num_groups)[:, firsts].reshape(-1)
-    segments = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    slot, total = torch.repeat_interleave(counts), int(segments[-1])
-    shared = torch.empty(exposure.num_terms, dtype=torch.long, device=device)  # the term it is now
+    mixture, rows = exposure.aggregate, exposure.rows.long()
+    lengths = exposure.segments.diff().view(-1, exposure.num_groups)
+    counts = lengths[:, [members[0] for members in classes]].reshape(-1)
+    slot = torch.repeat_interleave(counts)
+    first, shared = torch.empty_like(slot), torch.empty_like(rows)
     factors = torch.empty_like(exposure.coefficients, dtype=torch.float64)
     for number, members in enumerate(classes):
         places = (slot % len(classes) == number).nonzero().view(-1)
+        first[places] = terms[members[0]]
         for group in members:
             ratio = exposure.mass[:, :, group] / exposure.mass[:, :, members[0]]
-            shared[terms[group]] = places
             factors[:, terms[group]] = ratio[:, slot[places] // len(classes)]
-    first = torch.empty(total, dtype=torch.long, device=device)
-    for group in firsts:
-        first[shared[terms[group]]] = terms[group]
-    rows = exposure.rows.long()
-    table = mixture.contributions.new_zeros(exposure.num_members, total, mixture.num_classes)
-    table.index_add_(1, shared, factors.unsqueeze(2) * mixture.contributions[:, rows])
-    pairs = torch.stack([shared, exposure.message_rows[rows].long()]).unique(dim=1)
-    messages = exposure.messages.new_zeros(len(exposure.messages), total, exposure.state.shape[2])
-    numbers = torch.arange(total, dtype=torch.int32, device=device)
+            shared[terms[group]] = places  # the term that it is now
+    numbers = torch.arange(len(slot), dtype=torch.int32, device=slot.device)
     alpha = exposure.coefficients[:, first]
-    fixed = mixture.fixed_logits.clone()
-    pattern = Pattern(segments[:: len(classes)], numbers, total)
+    table = mixture.contributions.new_zeros(exposure.num_members, len(slot), mixture.num_classes)
+    table.index_add_(1, shared, factors.unsqueeze(2) * mixture.contributions[:, rows])
+    read = torch.stack([shared, exposure.message_rows[rows].long()]).unique(dim=1)
+    messages = exposure.messages.new_zeros(
+        len(exposure.messages), len(slot), exposure.state.shape[2]
+    ).index_add_(1, read[0], exposure.messages[:, read[1]])
+    segments, fixed = exposure.segments.new_zeros(len(counts) + 1), mixture.fixed_logits.clone()
+    segments[1:] = counts.cumsum(0)
+    pattern = Pattern(segments[:: len(classes)], numbers, len(slot))
     fixed[:, exposure.recipients] += mixture.mixture() - mixture_of(pattern, alpha, table)
-    changed: dict[str, Any] = {
-        "groups": tuple(_joined([exposure.groups[g] for g in members]) for members in classes),
-        "segments": segments,
-        "rows": numbers,
-        "coefficients": alpha,
-        "contributions": table,
-        "fixed_logits": fixed,
-        "messages": messages.index_add_(1, pairs[0], exposure.messages[:, pairs[1]]),
-        "message_rows": numbers,
-        "sources": exposure.sources[rows[first]],
-        "fingerprint": tuple(digest + MARK for digest in exposure.fingerprint),
-    }
-    made, replay = replace(mixture, **changed), exposure.replay
+    made = replace(
+        mixture,
+        groups=tuple(_joined([exposure.groups[g] for g in members]) for members in classes),
+        segments=segments,
+        rows=numbers,
+        coefficients=alpha,
+        contributions=table,
+        fixed_logits=fixed,
+        messages=messages,
+        message_rows=numbers,
+        sources=exposure.sources[rows[first]],
+        fingerprint=tuple(digest + MARK for digest in exposure.fingerprint),
+    )
+    replay = exposure.replay
     if exposure.head is None:
         return made
-
-    def replay_tied(coefficients: Tensor) -> Tensor:
-        assert replay is not None
-        return replay(coefficients.reshape(-1).double()[shared] * factors[0])
-
-    run = None if replay is None else replay_tied
+    run = None if replay is None else lambda lam: replay(lam.reshape(-1)[shared] * factors[0])
     return made.with_head(exposure.head, exposure.frozen_logits, exposure.residual, run)
 
 

@@ -44,7 +44,7 @@ def describe(exposure: Exposure) -> str:
         lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
         lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
     if exposure.graph_starts is not None and exposure.num_groups > 1:
-        some = len(alike_groups(exposure)) < exposure.num_groups
+        some = len(alike_groups(exposure)[0]) < exposure.num_groups
         said = "every group has weights of its own, also where a node is in several"
         lines.append(f"    {said}" + "; tied() gives it one for all that weigh alike" * some)
     root = "; the node's own state is context for repairs" if exposure.root else ""

@@ -126,8 +126,8 @@ def expose_links(
         exposing = _LinkExposing(subject, Wanted(hops, tolerance), call, chosen, end)
         known = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
         exposing.known = [t for t in known if isinstance(t, Tensor) and torch.equal(t, chosen)]
-        exposing.exposed()
-        return exposing.made
+        made: Any = exposing.exposed()
+        return LinkExposure(made, chosen, vary)
 
 
 # Where ends are looked up, and what else reads embeddings ----------------------------------------
@@ -275,7 +275,6 @@ def decoding_of(
 class _LinkExposing(Exposing):
     """One model's links on the way to their exposure."""
 
-    made: LinkExposure
     decoding: Decoding
     two_columns = False
 
@@ -316,7 +315,7 @@ class _LinkExposing(Exposing):
 
     def _from_record(
         self, record: Record, logits: Tensor, embedding: Tensor | None, stored: dict[int, Tensor]
-    ) -> Any:
+    ) -> Exposure:
         analysis, nodes = self.analysis_of(record), self.subject.nodes
         assert nodes is not None
         lookups = lookups_of(analysis, self.links.shape[1])
@@ -340,7 +339,7 @@ class _LinkExposing(Exposing):
             mixture, replay = self._mixture(found, (found.channels, logits), None, held)
             ends, others = (self._nodes_at(analysis, end) for end in (self.end, 1 - self.end))
             run = _LinkReplay(replay, mixture, ends, others, self._still(found, record))
-            self.made = self._joined(run, found.extracted.head, after, logits)
+            return self._joined(run, found.extracted.head, after, logits)
 
     @property
     def _no_rows(self) -> str:
@@ -419,7 +418,7 @@ class _LinkExposing(Exposing):
 
     def _joined(
         self, run: _LinkReplay, before: HeadGraph, after: HeadGraph, logits: Tensor
-    ) -> LinkExposure:
+    ) -> Exposure:
         mixture, everyone = run.mixture(), torch.arange(len(run.ends), device=run.ends.device)
         shift = len(before.operations)
         later = [
@@ -438,8 +437,7 @@ class _LinkExposing(Exposing):
             frozen = head(mixture.frozen_logits[0], torch.arange(mixture.num_nodes)).unsqueeze(0)
             replay = logit_of(run) if off else run
             exposure = mixture.with_head(head, frozen, replay=replay)
-        residual = self._certify_links(exposure, run, logits, off)
-        return LinkExposure(replace(exposure, residual=residual), self.links, ENDS[self.end])
+        return replace(exposure, residual=self._certify_links(exposure, run, logits, off))
 
     def _certify_links(
         self, exposure: Exposure, replay: _LinkReplay, logits: Tensor, off: bool
@@ -476,16 +474,13 @@ def _embeddings(analysis: Analysis, tables: Sequence[int]) -> tuple[int, ...]:
     marked = set(analysis.record.marked)
     if not marked or not tables:
         return tuple(dict.fromkeys(tables))
-    todo, seen = list(tables), set[int]()
-    while todo:
-        number = todo.pop()
-        step = analysis.maker(number)
-        if number in seen:
-            continue
-        seen.add(number)
-        if number not in marked and step is not None and not step.mixes:
-            todo += step.reads
-    return tuple(sorted(seen & marked)) or tuple(analysis.record.marked)
+
+    def follow(place: int) -> Sequence[int]:
+        step = analysis.record.steps[place]
+        return () if step.mixes or not marked.isdisjoint(step.outs) else step.reads
+
+    seen = {number for number, _ in analysis.behind(tables, follow)}
+    return tuple(sorted(seen & marked)) or analysis.record.marked
 
 
 class _LinkCapture(Capture):
@@ -550,7 +545,8 @@ def _half(lookup: Lookup, end: int, table: Tensor) -> Callable[..., Any]:
 
     def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         out, before = func(*args, **kwargs), func(table, *args[1:], **kwargs)
-        return lookup.rebuilt(before, end, lambda _: lookup.part(out, end))
+        lookup.part(before, end).copy_(lookup.part(out, end))
+        return before
 
     return run
 
