@@ -19,6 +19,8 @@ from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
 from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 from gnn_repair.oracle.metrics import summarise_labels
 from gnn_repair.oracle.questions.relaxed import RelaxedMargins
+from gnn_repair.results.protocol import OracleProtocol
+from gnn_repair.study.measures import summarise_oracle
 from tests.campaigns.lp_families import Numbers, exposure_of
 
 NODES, CLASSES, EDGE = 30, 4, 1e-7
@@ -276,6 +278,36 @@ def test_baselines(asked, tmp_path):
         at = [[int(x[i]) for x in (solution.member, solution.node, solution.target)] for i in lost]
         assert found.lost[names].to_numpy().tolist() == at
     assert not found.ok(1.0)  # something is missing
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_study_s_counts(seed, monkeypatch):
+    exposure, rng = exposed(seed), np.random.default_rng(seed)
+    y = torch.from_numpy(rng.integers(0, CLASSES, NODES))
+    part = torch.from_numpy(rng.integers(0, 3, (NODES, 2)))
+    asked = planted(solve(exposure, y, part > 0), seed)
+    every = solve(exposure, "all").reachable.reshape(2, NODES, CLASSES)
+    monkeypatch.setattr("gnn_repair.study.measures.solve", lambda *_: asked)
+    found = summarise_oracle(exposure, y, part == 1, part == 2, OracleProtocol()).summaries
+    predicted = exposure.frozen_logits.argmax(2)
+    assert sum(summary[name]["undecided"] for summary in found for name in ("val", "test")) > 3
+    for s, summary in enumerate(found):
+        for name, number in (("val", 1), ("test", 2)):
+            here = [i for i in range(len(asked)) if asked.member[i] == s]
+            here = [i for i in here if part[asked.node[i], s] == number]
+            known = [i for i in here if verdict(asked, i) != "undecided"]
+            can = [i for i in known if verdict(asked, i) == "can"]
+            wrong = [i for i in known if predicted[s, asked.node[i]] != asked.target[i]]
+            fixed, told = set(can) & set(wrong), summary[name]
+            counts = {"nodes": known, "reachable": can, "errors": wrong, "reachable_errors": fixed}
+            assert {key: told[key] for key in counts} == {k: len(v) for k, v in counts.items()}
+            assert told["undecided"] == len(here) - len(known)
+            assert told["true_class_reach"] == len(can) / len(known)
+            assert told["error_reach"] == len(fixed) / len(wrong)
+            assert told["support"] == pytest.approx(mean(float(asked.support[i]) for i in can))
+        errors = [v for v in range(NODES) if part[v, s] == 2 and predicted[s, v] != y[v]]
+        classes = mean(float(every[s, v].sum()) for v in errors)
+        assert summary["test"]["reachable_classes"] == pytest.approx(classes)
 
 
 def test_relaxed_reach_is_over_what_is_decided():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,8 @@ from gnn_repair.exposure import expose
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.study import PAPER, override
-from gnn_repair.study.measures import errors_fixed, shifts_inside
+from gnn_repair.study.measures import errors_fixed, shifts_inside, solve_displacements
+from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.helpers.study.tiny import TINY, tiny_graph
 
 SETTINGS = override(PAPER, TINY)
@@ -69,6 +71,20 @@ def test_planted_shifts(exposure, monkeypatch):
     assert shifts_inside(kept, exposure, test)[1]["shifts"] == 15
     nothing = replace(found, best_epoch=torch.tensor([0, 0]))
     assert shifts_inside(nothing, exposure, test) == [{}, {}]
+
+
+def test_shifts_are_judged_at_their_own_member_s_scale():
+    """One message per node moves nothing, so a shift is as far away as it is long."""
+    table = np.array([[1.0, -1.0, 0.0]] * 4)
+    one = exposure_of(Numbers(np.ones((4, 1), np.int64), np.ones(4), table, np.zeros((4, 3))))
+    large = {"coefficients": 1000, "frozen_logits": 1000, "contributions": 1, "fixed_logits": 1}
+    both = {n: torch.cat([getattr(one, n), k * getattr(one, n)]) for n, k in large.items()}
+    pair, shift = replace(one, **both), torch.tensor([5.0, -5.0, 0.0]).expand(2, 4, 3)
+    found = solve_displacements(pair, shift, tolerance=1e-2)
+    assert found.inside.tolist() == [False] * 4 + [True] * 4
+    for s in range(2):
+        alone = solve_displacements(pair.member(s), shift[:1], tolerance=1e-2)
+        assert (alone.inside == found.inside[found.member == s]).all()
 
 
 def test_other_methods_have_no_shifts(exposure):

@@ -182,6 +182,15 @@ def test_reach_counts_by_hand():
     assert found.to_frame()["hits"].tolist() == can.sum(0).tolist()
 
 
+def test_macro_is_the_mean_of_labels_and_micro_pools_them():
+    from gnn_repair.f1 import f1_from
+
+    score = f1_from([8, 0, 0], [0, 1, 0], [2, 1, 0])  # the last is neither there nor predicted
+    assert score.micro == pytest.approx(16 / 20)
+    assert score.macro == pytest.approx((16 / 18 + 0) / 2)
+    assert f1_from([0], [0], [0]).macro != f1_from([0], [0], [0]).macro
+
+
 # Words, frames, files -----------------------------------------------------------------------------
 
 
