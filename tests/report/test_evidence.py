@@ -10,8 +10,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from gnn_repair.errors import InputError
-from gnn_repair.oracle import reach, solve
+from gnn_repair.oracle import solve
 from gnn_repair.oracle.problems import FAILED
 from gnn_repair.reporting import gather
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
@@ -63,22 +62,6 @@ def test_errors_come_first_by_margin():
     assert (np.diff(evidence.margin[errors:]) <= 0).all()
 
 
-def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others():
-    exposure, y = make_exposure(groups=2)
-    nodes = torch.arange(5, 25)
-    found = reach(exposure, y, nodes)
-    own = gather(exposure, y, nodes, others=True)
-    for shown in (nodes, torch.arange(5, 15)):
-        given = gather(exposure, y, shown, others=True, answers=(found, found.changes))
-        assert (given.classes.figures is found) == (shown is nodes)
-        rows = [own.nodes.tolist().index(node) for node in given.nodes]
-        for name in ("margin", "rival_weights"):
-            np.testing.assert_allclose(getattr(given, name), getattr(own, name)[rows], atol=1e-9)
-        for name in ("reachable", "share", "chance"):
-            expected = getattr(own.classes, name)[rows]
-            np.testing.assert_allclose(getattr(given.classes, name), expected, atol=1e-9)
-
-
 def test_a_node_without_an_answer_has_no_margin_and_no_rivals(monkeypatch):
     exposure, y = make_exposure()
     solution = solve(exposure, y)
@@ -121,21 +104,3 @@ def test_degree_and_homophily_come_from_the_graph():
     assert found[2] == (2, 0.5)
     assert found[4][0] == 0 and np.isnan(found[4][1])
     assert 5 not in found and evidence.unlabelled == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"member": 3}, "member 3 does not exist"),
-        ({"y": torch.zeros(3, dtype=torch.long)}, r"y has shape \[3\] instead of \[40\]"),
-        ({"y": torch.full((40,), 9)}, "y is 9 at node 0; classes are 0 to 3"),
-        ({"nodes": torch.ones(40, 5, dtype=torch.bool)}, "5 columns for 1 members"),
-        ({"nodes": torch.ones(7, dtype=torch.bool)}, "mask has 7 entries"),
-        ({"repairs": {"mine": torch.zeros(3, 4)}}, "logits of 'mine' have shape"),
-    ],
-)
-def test_bad_input_is_named(change, message):
-    exposure, y = make_exposure()
-    arguments = {"y": y, **change}
-    with pytest.raises(InputError, match=message):
-        gather(exposure, arguments.pop("y"), **arguments)
