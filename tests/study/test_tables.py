@@ -19,11 +19,11 @@ import pytest
 
 import gnn_repair
 from gnn_repair.errors import InputError
-from gnn_repair.methods import METHODS, NOTHING, RUNGS, rung_title
+from gnn_repair.methods import METHODS, RUNGS, rung_title
 from gnn_repair.results.averages import Figure, average, gain, wins
-from gnn_repair.results.rendering import facts, number, own_text, plain, remark
+from gnn_repair.results.rendering import facts, plain
 from gnn_repair.results.store import merge, pack
-from gnn_repair.results.tables import TABLES, counts, published_cases
+from gnn_repair.results.tables import TABLES, published_cases
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
 from tests.helpers.study.planted_records import make_record
 
@@ -476,20 +476,6 @@ def test_published_ranges_of_parameters_follow_from_the_papers_formulas():
     assert row[1].value == pytest.approx(0.08204, abs=1e-5) and row[1].outside
 
 
-@pytest.mark.parametrize(("state", "classes"), [(128, 3), (300, 18)])
-def test_parameter_formulas_count_real_models(state, classes):
-    from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
-
-    expected = counts(state, classes)
-    for repair, name in (
-        (SetTranslation(), "set_translation"),
-        (Reweighting(), "reweighting"),
-        (NodeTranslation(), "node_translation"),
-    ):
-        size = sum(p.numel() for p in repair.network(state, classes).parameters())
-        assert getattr(expected, name) == size
-
-
 # How figures are written --------------------------------------------------------------------------
 
 
@@ -511,13 +497,6 @@ def test_figures(figure, text):
     assert plain(figure, 3) == text
 
 
-@pytest.mark.parametrize(
-    ("gap", "outside"), [(1.5, False), (-1.5, False), (1.51, True), (-1.51, True)]
-)
-def test_the_tolerance_is_inclusive(gap, outside):
-    assert Figure(50 + gap, 50.0, tolerance=1.5).outside is outside
-
-
 def test_csv_and_json_hold_the_same_facts():
     tables = make_tables(planted(1), TABLES)
     rows = list(csv.DictReader(io.StringIO(RENDERERS["csv"](tables))))
@@ -525,31 +504,3 @@ def test_csv_and_json_hold_the_same_facts():
     assert len(rows) == len(objects) > 50
     for row, item in zip(rows, objects, strict=True):
         assert row == {key: "" if value is None else str(value) for key, value in item.items()}
-
-
-def test_what_a_reader_must_know_is_said():
-    records = [make_record("cora", "gcn", k, 0.7 + 0.1 * k) for k in range(3)]
-    records.append(make_record("mine", "gcn", 0))
-    (table,) = make_tables(records, ["repair-accuracy"])
-    said = remark(table.sheets[0])
-    for words in ("over 3 splits", "published value", "0 of 1 case within 1.5", "!"):
-        assert words in said
-    assert "[1 split]" in own_text(table.sheets[0].rows["gcn"][1], 3)
-    assert number(math.nan, 1) == "–"
-    alone = make_tables([make_record("cora", "gcn", 0, methods={})], ["lost-evidence"])
-    assert alone[0].sheets == () and NOTHING
-
-
-@pytest.mark.parametrize(
-    ("held", "names", "words"),
-    [
-        (3, None, "records"),
-        ([{"methods": 3}], None, "not a record"),
-        ([], "time", "names"),
-        ([], 3, "names"),
-        ([], ["nonsense"], "nonsense"),
-    ],
-)
-def test_what_is_no_record_or_table_is_named(held, names, words):
-    with pytest.raises(InputError, match=words):
-        make_tables(held, names)
