@@ -1,4 +1,4 @@
-"""Settings outside their range are refused when they are built, by name."""
+"""Settings outside their range, and mistyped names: answered when they are built, by name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import gnn_repair as gr
 from gnn_repair.backbones import BACKBONES, Shape
-from gnn_repair.errors import InputError
-from gnn_repair.repair import REPAIRS, CorrectAndSmooth
-from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.errors import InputError, closest, suggestion
+from gnn_repair.repair import CorrectAndSmooth
+from gnn_repair.results.protocol import changed
+from gnn_repair.study import PAPER
 from gnn_repair.training import SHORT
 
-TRAINED = [name for name, repair in REPAIRS.items() if issubclass(repair, TrainedRepair)]
 WHOLE = [0, -1, 1.5, math.nan, "3", True]
 RATES = [0, -1e-3, math.nan, math.inf, "0.1", True]
 SHARES = [-1, -1e-9, 1, 2, math.nan, "0.2", None]
@@ -53,18 +54,6 @@ def test_shapes():
                 Shape(**{name: value})
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_repairs(name):
-    repair = REPAIRS[name]
-    settings = {"dropout": SHARES, "seed": [-1, 0.5, None], "budget": [None, {"epochs": 3}]}
-    if "hidden" in repair.__dataclass_fields__:
-        settings["hidden"] = WHOLE
-    for setting, values in settings.items():
-        for value in values:
-            with pytest.raises(InputError, match=f"{repair.__name__}: {setting} is"):
-                repair(**{setting: value})
-
-
 def test_smoothing_needs_a_step():
     for value in WHOLE:
         with pytest.raises(InputError, match="CorrectAndSmooth: layers is"):
@@ -77,10 +66,36 @@ def test_heads_divide_the_width(name):
         BACKBONES[name](Shape(hidden=10, heads=4))
 
 
-def test_the_range_is_part_of_the_sentence():
-    with pytest.raises(InputError, match=r"give a finite number of at least 0 and below 1$"):
-        Shape(dropout=2)
-    with pytest.raises(InputError, match=r"give a finite number above 0$"):
-        replace(SHORT, clip=0)
-    with pytest.raises(InputError, match=r"give a whole number from 1 to"):
-        replace(SHORT, epochs=0)
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("gnc", "gcn"), ("GCN", "gcn"), ("scg", "sgc"), ("gatv", "gatv2"), ("mixhopp", "mixhop")],
+)
+def test_letters_that_changed_places_count_as_the_nearest(typed, meant):
+    assert closest(typed, gr.BACKBONES) == meant
+
+
+def test_nothing_near_lists_all():
+    assert closest("transformer", ["gcn", "gat"]) is None
+    assert suggestion("transformer", ["gcn", "gat"]) == "choose from gcn, gat"
+
+
+@pytest.mark.parametrize(
+    ("changes", "meant"),
+    [
+        ({"heads": 2}, "did you mean backbones.heads?"),
+        ({"hidden": 64}, "did you mean backbones.hidden or repairs.hidden?"),
+        ({"backbones": {"hiden": 64}}, "did you mean backbones.hidden?"),
+        ({"backbones": {"epochs": 3}}, "did you mean backbones.short.epochs"),
+        ({"backbone": {"hidden": 3}}, "did you mean backbones?"),
+    ],
+)
+def test_settings_are_found_inside_their_group(changes, meant):
+    with pytest.raises(InputError) as caught:
+        changed(PAPER, changes)
+    assert meant in str(caught.value)
+
+
+def test_a_mistyped_public_name_lets_python_suggest():
+    with pytest.raises(AttributeError) as caught:
+        gr.solve_orcale  # noqa: B018
+    assert caught.value.name == "solve_orcale" and caught.value.obj is gr

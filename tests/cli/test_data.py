@@ -159,21 +159,6 @@ def test_a_named_dataset_must_be_there(run: Any, tmp_path: Path) -> None:
     assert "roman_empire.npz (20,401,489 bytes)" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("data", "check", "corra"), "did you mean 'cora'?"),
-        (("data", "list", "--root", ""), "The data root is empty"),
-    ],
-)
-def test_bad_input_is_one_sentence(run: Any, arguments: tuple[str, ...], message: str) -> None:
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.startswith("gnn-repair: ")
-    assert err.count("\n") == 1
-
-
 def test_the_command_runs_as_a_process() -> None:
     command = [sys.executable, "-m", "gnn_repair", "data", "check", "builtin", "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -44,15 +44,6 @@ def test_an_old_package_is_named(monkeypatch):
     assert doctor._package("numba", "0.9.12", None).wrong is None
 
 
-def test_a_missing_package_is_wrong_only_where_it_is_needed(monkeypatch):
-    def absent(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(doctor.metadata, "version", absent)
-    assert doctor._package("ray", "2.40", "ray").wrong is None
-    assert doctor._package("numba", "0.60", None).wrong == "pip install numba"
-
-
 def test_a_wrong_oracle_and_a_blind_check_are_found(monkeypatch, capsys):
     import gnn_repair.oracle as oracle
 
@@ -67,14 +58,6 @@ def test_a_wrong_oracle_and_a_blind_check_are_found(monkeypatch, capsys):
     code, out = found(monkeypatch, capsys, "--format", "json")
     wrong = {row["subject"] for row in json.loads(out) if row["wrong"]}
     assert code == 1 and wrong == {"one LP", "one certificate"}
-
-
-def test_a_look_that_fails_is_a_line_and_not_an_end(monkeypatch):
-    def broken():
-        raise RuntimeError("no driver")
-
-    finding = doctor._tried("devices", broken)
-    assert finding.found == "RuntimeError: no driver" and finding.wrong
 
 
 WITHOUT_TORCH = """

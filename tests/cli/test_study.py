@@ -99,12 +99,6 @@ def test_two_jobs_give_what_one_gives(tmp_path):
     assert found["1"] == found["2"]
 
 
-def test_jobs_are_not_for_ray(run, tmp_path):
-    code, _, err = run("study", "run", "--store", str(tmp_path), "--engine", "ray", "--jobs", "2")
-    assert code == 2
-    assert "--jobs is for the local engine" in err
-
-
 def test_a_failed_case_is_exit_code_1_and_is_listed(tmp_path):
     """A raw file that is not what it should be fails its own case, not the study."""
     target, root = str(tmp_path / "store"), tmp_path / "data"
@@ -180,45 +174,10 @@ def test_every_format_shows_ours_and_the_published(run, store, form):
     assert "dataset-statistics" not in out
 
 
-def test_latex_with_and_without_published_values(run, store):
-    line = ("study", "tables", "repair-accuracy", "--store", str(store), "--format", "latex")
-    out = run(*line)[1]
-    assert r"\label{tab:repair-accuracy}" in out
-    assert "80.0 (88.1)" in out
-    own = run(*line, "--no-published")[1]
-    assert "88.1" not in own
-    assert "GCN & 80.0 &" in own
-    assert "$\\pm$" not in own
-    assert "$\\pm$" in run(*line, "--spread")[1]
-
-
 def test_export(run, store, tmp_path):
     code, _, _ = run("study", "export", str(tmp_path / "all.csv"), "--store", str(store))
     assert code == 0
     assert (tmp_path / "all.csv").read_text().startswith("dataset,backbone,split,protocol,method")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("run", "--datasets", "corra"), "did you mean 'cora'?"),
-        (("run", "--backbones", "gaat", "--datasets", "builtin"), "did you mean 'gat'?"),
-        (("run", "--datasets", "../x"), "cannot be stored"),
-        (("run", "--splits", "x"), "is not a list of numbers"),
-        (("run", "--methods", "magic"), "unknown method 'magic'"),
-        (("run", "--set", "backbones.hiden=1"), "did you mean backbones.hidden?"),
-        (("run", "--protocol", "absent.toml"), "cannot read the protocol"),
-        (("tables", "--digest", "0" * 12), "holds no result of protocol 000000000000"),
-        (("tables", "nonsense"), "there is no table 'nonsense'"),
-        (("export", "results.xls"), "neither .csv nor .parquet"),
-    ],
-)
-def test_bad_input_is_one_sentence(run, store, arguments, message):
-    name, *rest = arguments
-    code, out, err = run("study", name, "--store", str(store), *rest)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
 
 
 def test_a_damaged_record_is_named_and_counts_as_missing(run, store):

@@ -65,12 +65,8 @@ def test_unlabelled_nodes_are_in_no_mask(arrays: Arrays, place: Place) -> None:
     ("field", "where", "value", "error", "message"),
     [
         ("node_features", (7, 2), np.nan, DatasetError, "node 7, feature 2"),
-        ("node_features", (0, 0), np.inf, DatasetError, "NaN or infinite"),
-        ("node_labels", 5, 18, DatasetError, "y is 18 at node 5; classes are 0 to 17"),
-        ("node_labels", 5, -7, DatasetError, "y is -7 at node 5"),
         ("edges", (0, 1), 72, DatasetError, "roman-empire cannot be"),
         ("train_masks", slice(None), True, SplitError, "overlap"),
-        ("val_masks", 4, False, SplitError, "val_mask of split 4 is empty"),
     ],
 )
 def test_bad_content(
@@ -184,11 +180,6 @@ def test_the_root_may_come_from_the_environment(
 def test_an_unknown_name_gets_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(DatasetError, match=f"no dataset '{wrong}'; did you mean '{right}'"):
         load_dataset(wrong)
-
-
-def test_an_unknown_name_like_no_other_gets_the_list() -> None:
-    with pytest.raises(DatasetError, match=r"choose from actor, .*builtin"):
-        load_dataset("zzz")
 
 
 @pytest.fixture

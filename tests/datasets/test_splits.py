@@ -90,17 +90,6 @@ def test_the_draws_differ_and_an_unknown_one_is_refused() -> None:
         stratified_splits(LABELS, draw="dice")
 
 
-def test_seeds_draw_different_splits() -> None:
-    train, _, _ = stratified_splits(torch.arange(200) % 4)
-    assert len({tuple(column.tolist()) for column in train.t()}) == 10
-
-
-@pytest.mark.parametrize("ratios", [(60, 40), (60, 50, -10), (0, 0, 0)])
-def test_bad_ratios(ratios: tuple[int, ...]) -> None:
-    with pytest.raises(SplitError, match="nonnegative integers"):
-        stratified_splits(LABELS, ratios=ratios)
-
-
 def test_one_mask_is_one_split() -> None:
     mask = torch.tensor([True, False, True])
     torch.testing.assert_close(as_splits(mask), torch.tensor([[True], [False], [True]]))

@@ -173,20 +173,6 @@ def test_members_are_counted_as_python_counts(index: int, number: int, exposure:
     torch.testing.assert_close(alone.fixed_logits[0], exposure.fixed_logits[number])
 
 
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        (2, "member 2 does not exist; there are 2"),
-        (-3, "member -3 does not exist"),
-        (1.0, "member is a float; pass a whole number"),
-        ("0", "member is a str"),
-    ],
-)
-def test_members_that_do_not_exist(index: Any, message: str, exposure: Exposure) -> None:
-    with pytest.raises(InputError, match=message):
-        exposure.member(index)
-
-
 # Built by hand -----------------------------------------------------------------------------------
 
 
@@ -230,70 +216,7 @@ def test_the_reconstruction_is_relative_to_the_logit_where_that_is_large() -> No
                 Exposure(**values)
 
 
-def test_no_mass_names_the_node_and_the_group() -> None:
-    values = pieces()
-    start, stop = values["segments"][5 * GROUPS + 1], values["segments"][5 * GROUPS + 2]
-    coefficients = values["coefficients"].clone()
-    coefficients[1, start:stop] = 0
-    with pytest.raises(InputError, match="group second of node 5 has terms but no mass"):
-        Exposure(**{**values, "coefficients": coefficients})
-
-
 # In words ----------------------------------------------------------------------------------------
 
 
-def test_the_short_form_is_true_of_members_and_restrictions(exposure: Exposure) -> None:
-    assert repr(exposure) == (
-        f"<Exposure of a model: 2 members, 7 nodes, 3 classes, 2 groups, {TERMS} messages>"
-    )
-    one = exposure.member(0).restrict([3])
-    terms = int((matrices()[0, :, 3] != 0).sum())
-    assert repr(one) == (
-        f"<Exposure of a model: 1 of 7 nodes, 3 classes, 2 groups, {terms} messages>"
-    )
-    assert "1 of 7 nodes" in str(one) and f"({terms} per node)" in str(one)
-    assert "0 of 7 nodes, 3 classes, 0 messages (none)" in str(exposure.restrict([]))
-
-
-def test_the_text_gives_the_masses_of_all_members(exposure: Exposure) -> None:
-    alpha = matrices()
-    mass = alpha.sum(3)[:, 1][:, [0, 1, 2, 3, 5, 6]]
-    low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
-    count = int((alpha[0, 1] != 0).sum())
-    text = str(exposure)
-    assert f"group second: {count} messages, mass {low} to {high}, absent at 1 node" in text
-    assert "Exposure of a model, 2 members" in text and "exact by algebra" in text
-
-
 # The edges of what is accepted -------------------------------------------------------------------
-
-
-def test_two_classes_are_enough() -> None:
-    values = pieces()
-    for name in ("contributions", "fixed_logits", "frozen_logits"):
-        values[name] = values[name][..., :2].contiguous()
-    assert Exposure(**values).num_classes == 2
-
-
-@pytest.mark.parametrize("place", [0, -1])
-def test_segments_begin_at_zero_and_end_at_the_number_of_terms(place: int) -> None:
-    values = pieces()
-    segments = values["segments"].clone()
-    segments[place] += 1 if place == 0 else -1
-    with pytest.raises(InputError, match="segments must rise from 0 to the number of terms"):
-        Exposure(**{**values, "segments": segments})
-
-
-def test_a_single_term_without_mass() -> None:
-    """Node 4 keeps one term of the first group, with coefficient 0."""
-    values = pieces()
-    start, stop = (int(values["segments"][4 * GROUPS + k]) for k in (0, 1))
-    keep = torch.ones(TERMS, dtype=torch.bool)
-    keep[start + 1 : stop] = False
-    segments = values["segments"].clone()
-    segments[4 * GROUPS + 1 :] -= stop - start - 1
-    coefficients = values["coefficients"][:, keep].clone()
-    coefficients[0, start] = 0
-    values |= {"rows": values["rows"][keep], "segments": segments, "coefficients": coefficients}
-    with pytest.raises(InputError, match="group first of node 4 has terms but no mass"):
-        Exposure(**values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -363,11 +362,3 @@ def test_logits_among_other_outputs() -> None:
 
     with pytest.raises(InputError, match=r"returns torch.int64 \(predictions have no margins\)"):
         expose(built(decided), data)
-
-
-def test_the_call_is_kept_in_files(tmp_path: Path) -> None:
-    path = tmp_path / "exposure.safetensors"
-    expose(built(by_default), bare(edge_attr=weights())).save(path)
-    loaded = Exposure.load(path)
-    assert loaded.called == "forward(x, edge_index, edge_weight=data.edge_attr)"
-    assert loaded.restrict([1]).member(-1).called == loaded.called

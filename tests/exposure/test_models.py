@@ -266,23 +266,6 @@ def test_the_model_is_left_as_it_was(data: Data) -> None:
         assert model.conv2._cached_x is None and model.conv2.cached
 
 
-def test_arguments_are_found_by_name(data: Data) -> None:
-    class Weighted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = pyg.GraphConv(5, 4)
-
-        def forward(self, features: Tensor, edges: Tensor, edge_weight: Tensor) -> Tensor:
-            return self.conv(features, edges, edge_weight)
-
-    exposure = expose(double(Weighted()), data)
-    expected = data.edge_weight[torch.argsort(data.edge_index[1], stable=True)]
-    torch.testing.assert_close(exposure.coefficients[0], expected)
-    del data.edge_weight, data.signed_weight
-    with pytest.raises(InputError, match="forward needs `edge_weight`, which data does not have"):
-        expose(double(Weighted()), data)
-
-
 @pytest.mark.parametrize(
     ("conv", "names"),
     [
@@ -360,17 +343,3 @@ def test_zero_weights_are_no_terms(data: Data) -> None:
     )
     assert exposure.num_terms == int((data.edge_weight > 0).sum())
     assert bool((exposure.coefficients > 0).all())
-
-
-def test_the_text_says_what_was_done(data: Data) -> None:
-    torch.manual_seed(0)
-    text = str(expose(double(Net(pyg.ChebConv(6, 8, K=2))), data))
-    assert "Exposure of Net" in text
-    assert "group conv2 −" in text
-    assert "|α| of the − entries, sign in ℓ" in text
-    assert "on the model run with reweighted messages" in text
-    last = expose(double(Net(pyg.TAGConv(6, 8))), data, hops="last")
-    assert [group.name for group in last.groups] == ["conv2 last hop"]
-    generic = expose(double(Net(pyg.ResGatedGraphConv(6, 8))), data)
-    assert "h = the whole message" in generic.groups[0].rule
-    assert generic.root

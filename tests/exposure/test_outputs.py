@@ -9,7 +9,6 @@ from torch_geometric.nn import GraphConv
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.value import Exposure
 from tests.helpers.models.output_models import (
     NODES,
     HeadedGcn,
@@ -99,22 +98,6 @@ def test_edge_weights_are_the_coefficients_of_a_regression():
         mass = float(data.edge_weight[own].sum())
         assert ranges.low[node] == pytest.approx(root + mass * float(heard.min()), abs=1e-12)
         assert ranges.high[node] == pytest.approx(root + mass * float(heard.max()), abs=1e-12)
-
-
-def test_files_keep_what_outputs_are(tmp_path):
-    exposure = gr.expose(Network(3), graph(several(3)))
-    exposure.save(tmp_path / "plain")
-    assert gr.Exposure.load(tmp_path / "plain").outputs == "labels"
-    torch.manual_seed(0)
-    model = Network(3, lambda z: nn.functional.elu(z))
-    bent = gr.expose(model, graph(), outputs="labels")
-    bent.save(tmp_path / "bent")
-    again = Exposure.load(tmp_path / "bent")
-    assert again.outputs == "labels"
-    assert again.num_classes == 3
-    whole = again.bind(model, graph())
-    alpha = bent.coefficients[0]
-    assert torch.equal(whole.replay(alpha), bent.replay(alpha))
 
 
 def test_expected_outputs_are_compared():

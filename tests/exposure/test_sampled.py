@@ -17,8 +17,6 @@ from torch_geometric.nn import GCNConv, SAGEConv
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.solution import Solution
-from gnn_repair.study import solve_oracle_sharded
 
 
 class Sage(nn.Module):
@@ -172,15 +170,6 @@ def test_repairs_learn_from_joined_samples(graph, model) -> None:
     )
 
 
-def test_shards_and_members_keep_the_numbers(graph, model) -> None:
-    batch = batch_of(graph, torch.tensor([70, 3, 55, 8]))
-    exposure = gr.expose(model, batch)
-    sharded = solve_oracle_sharded(exposure, batch.y, shards=2)
-    assert isinstance(sharded, Solution)
-    assert [w.node for w in sharded] == [70, 3, 55, 8]
-    assert str(sharded[1]) == str(gr.solve(exposure, batch.y)[1])
-
-
 def test_joining_adds_up(graph, model) -> None:
     first, second = (
         gr.expose(model, batch_of(graph, torch.tensor(seeds))) for seeds in ([1, 2, 3], [40, 2])
@@ -191,12 +180,6 @@ def test_joining_adds_up(graph, model) -> None:
     torch.testing.assert_close(joined.logits()[:, 3:], second.logits(), rtol=0, atol=0)
     assert joined.residual == max(first.residual, second.residual)
     assert joined.n_id[joined.recipients].tolist() == [1, 2, 3, 40, 2]
-
-
-@pytest.mark.parametrize("bad", [[], "nothing", [3], None])
-def test_what_cannot_be_joined_is_named(bad) -> None:
-    with pytest.raises(InputError, match="cannot be joined"):
-        gr.Exposure.concatenate(bad)
 
 
 def test_parts_of_other_models_are_refused(graph, model) -> None:
@@ -251,25 +234,12 @@ def test_every_answer_says_that_it_is_about_a_sample(graph, model) -> None:
     assert "sampled" not in str(truth[0])
 
 
-@pytest.mark.parametrize("given", [torch.tensor(3), np.int64(3), 3])
-def test_seeds_may_be_counted_in_any_whole_number(graph, model, given) -> None:
-    batch = batch_of(graph, torch.tensor([31, 7, 55]))
-    batch.batch_size = given
-    assert gr.expose(model, batch).recipients.tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize("given", [0, -1, 81, 2.0, "3", True])
 def test_a_count_of_seeds_that_cannot_be_is_refused(graph, model, given) -> None:
     batch = batch_of(graph, torch.tensor([31, 7, 55]))
     batch.batch_size = given
     with pytest.raises(InputError, match=r"data.batch_size is .* beside n_id"):
         gr.expose(model, batch)
-
-
-def test_parts_may_come_one_by_one(graph, model) -> None:
-    batches = [batch_of(graph, torch.tensor(seeds)) for seeds in ([31, 7], [55])]
-    joined = gr.Exposure.concatenate(gr.expose(model, batch) for batch in batches)
-    assert joined.n_id[joined.recipients].tolist() == [31, 7, 55]
 
 
 @pytest.mark.parametrize("tail", [False, True])
@@ -297,22 +267,3 @@ def test_labels_and_values_name_the_graphs_nodes(graph, tail, tmp_path) -> None:
 
 def replace_outputs(exposure):
     return replace(exposure, outputs="values")
-
-
-def test_edges_of_what_is_asked_for(graph, model) -> None:
-    batch = batch_of(graph, torch.tensor([31, 7, 55]))
-    batch.batch_size = batch.num_nodes
-    whole = gr.expose(model, batch)
-    assert whole.num_recipients == batch.num_nodes
-    most = int(batch.n_id.max())
-    assert len(whole.local(torch.arange(most + 1))) == batch.num_nodes
-    with pytest.raises(InputError, match=f"has {most} rows but node {most} is"):
-        whole.local(torch.arange(most))
-
-
-def test_an_embedding_that_one_part_lacks_is_nobodys(graph, model) -> None:
-    parts = [gr.expose(model, batch_of(graph, torch.tensor([seed]))) for seed in (31, 7)]
-    shown = [replace(part, embedding=part.state.clone()) for part in parts]
-    joined = gr.Exposure.concatenate(shown)
-    assert torch.equal(joined.embedding, joined.state)
-    assert gr.Exposure.concatenate([shown[0], parts[1]]).embedding is None

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import gnn_repair as gr
 from benchmarks.scale import MODELS, Net, bench_scale, generated_graph
-from gnn_repair.errors import ExposureRefused, InputError
-
-
-def test_generated_graph_has_distinct_sources_and_a_self_loop() -> None:
-    data = generated_graph(nodes=50, entries=350, features=3)
-    dense = data.adj_t.to_dense()
-    assert bool((dense == 1).sum(1).eq(7).all())
-    assert bool((dense.diagonal() == 1).all())
+from gnn_repair.errors import ExposureRefused
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -39,21 +30,6 @@ def test_large_tables_are_compared_in_slices(monkeypatch) -> None:  # type: igno
     large = gr.expose(model, data)
     assert large.residual is not None and large.residual <= 1e-5
     torch.testing.assert_close(large.logits(), usual.logits(), rtol=0, atol=1e-6)
-
-
-def test_unknown_models_are_named() -> None:
-    with pytest.raises(InputError, match="'GAT' is not measured"):
-        bench_scale((200,), models=["GAT"])
-
-
-@pytest.mark.parametrize("bad", ["contributions", "fixed_logits", "frozen_logits", "coefficients"])
-def test_nan_is_found_wherever_it_stands(bad: str) -> None:
-    exposure = gr.expose(Net(4, 8, 3).eval(), generated_graph(nodes=200, entries=2000, features=4))
-    for value in (torch.nan, torch.inf):
-        spoilt = getattr(exposure, bad).clone()
-        spoilt.view(-1)[-3] = value
-        with pytest.raises(InputError, match=f"{bad} holds NaN or infinite"):
-            replace(exposure, **{bad: spoilt})
 
 
 def test_a_model_that_gives_nan_on_other_weights_is_refused(monkeypatch) -> None:  # type: ignore[no-untyped-def]

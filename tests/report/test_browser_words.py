@@ -96,17 +96,6 @@ def test_a_touch_shows_the_card_and_another_takes_it_away(browser, demo):
     assert "class class" not in browser.run("return document.body.textContent")
 
 
-def test_tips_never_say_class_twice(browser, demo):
-    path, evidence = demo
-    browser.open(path, f"#node={evidence.nodes[0]}")
-    said = browser.run(
-        "return [...document.querySelectorAll('*')].filter(e => e.tip).flatMap(e =>"
-        " typeof e.tip === 'function' ? e.tip() : e.tip)"
-    )
-    assert len(said) > 100
-    assert not [line for line in said if "class class" in line]
-
-
 def test_a_card_stays_when_the_finger_is_lifted(browser, demo):
     """A real touch: lifting it makes the pointer leave and moves the focus, which hid the card."""
     path, evidence = demo

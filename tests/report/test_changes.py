@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import pairwise
 
@@ -14,14 +13,14 @@ import gnn_repair as gr
 from gnn_repair.oracle.witness import gain_words
 from gnn_repair.reporting import PageContext, gather, report
 from tests.helpers.report.browser import missing
+from tests.helpers.report.pages import payload_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
 
 def run_of(path) -> dict:
-    text = path.read_text(encoding="utf-8")
-    return json.loads(re.search(r'id="payload">(.*?)</script>', text, re.S)[1])["run"]
+    return payload_of(path)["run"]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.metrics import summarise
 from gnn_repair.oracle.problems import FAILED
@@ -123,21 +122,3 @@ def test_degree_and_homophily_come_from_the_graph():
     assert found[2] == (2, 0.5)
     assert found[4][0] == 0 and np.isnan(found[4][1])
     assert 5 not in found and evidence.unlabelled == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"member": 3}, "member 3 does not exist"),
-        ({"y": torch.zeros(3, dtype=torch.long)}, r"y has shape \[3\] instead of \[40\]"),
-        ({"y": torch.full((40,), 9)}, "y is 9 at node 0; classes are 0 to 3"),
-        ({"nodes": torch.ones(40, 5, dtype=torch.bool)}, "5 columns for 1 members"),
-        ({"nodes": torch.ones(7, dtype=torch.bool)}, "mask has 7 entries"),
-        ({"repairs": {"mine": torch.zeros(3, 4)}}, "logits of 'mine' have shape"),
-    ],
-)
-def test_bad_input_is_named(change, message):
-    exposure, y = make_exposure()
-    arguments = {"y": y, **change}
-    with pytest.raises(InputError, match=message):
-        gather(exposure, arguments.pop("y"), **arguments)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import pytest
 import torch
 
 import gnn_repair as gr
-from gnn_repair.budget import LADDER, Budget
+from gnn_repair.budget import Budget
 from gnn_repair.methods import rung_title
 from gnn_repair.repair.ladder import EvidenceLadder
 from tests.helpers.report.browser import missing
+from tests.helpers.report.pages import payload_of
 
 BRIEF = Budget(4, 4, 0.02, 1e-4, decoupled=True, epoch_zero=True)
 NAMES = ["<b>first</b>", "second", "third"]
@@ -34,14 +32,9 @@ def written(tmp_path_factory):
     return path, fitted, exposure, data
 
 
-def payload(path) -> dict:
-    found = re.search(r'id="payload">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)
-    return json.loads(found[1])["run"]
-
-
 def test_the_page_holds_what_the_ladder_found_for_the_member_that_is_shown(written):
     path, fitted, *_ = written
-    lost, findings = payload(path)["lost"], fitted.member(1).findings()
+    lost, findings = payload_of(path)["run"]["lost"], fitted.member(1).findings()
     titles = [rung_title(name) for name in fitted.candidates]
     assert [row["rung"] for row in lost["rows"]] == titles[1:]
     right, judged = fitted.right_out_of_fold()
@@ -65,7 +58,7 @@ def test_without_a_ladder_there_is_no_such_section(written, tmp_path):
     gr.report(
         exposure, data.y, tmp_path / "plain.html", nodes=torch.arange(9), repairs={"mine": plain}
     )
-    assert payload(tmp_path / "plain.html")["lost"] is None
+    assert payload_of(tmp_path / "plain.html")["run"]["lost"] is None
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
@@ -80,7 +73,3 @@ def test_a_browser_shows_it_and_names_are_no_markup(browser, written):
     rows = browser.run("return document.querySelectorAll('#lost tbody tr').length")
     assert rows == len(fitted.candidates) - 1
     assert browser.messages() == []
-
-
-def test_the_ladder_s_own_budget_is_the_one_of_the_study():
-    assert EvidenceLadder().budget == LADDER

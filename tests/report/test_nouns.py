@@ -9,25 +9,8 @@ import torch
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import NodeNames
-from gnn_repair.published import counted, plural
 from gnn_repair.reporting import gather, report, write_figures
 from tests.helpers.report.report_worlds import make_exposure
-
-
-@pytest.mark.parametrize(
-    ("one", "many"),
-    [
-        ("node", "nodes"), ("paper", "papers"), ("entity", "entities"), ("day", "days"),
-        ("class", "classes"), ("bus", "buses"), ("box", "boxes"), ("batch", "batches"),
-        ("users", "users"), ("Author", "Authors"), ("y", "ys"),
-    ],
-)  # fmt: skip
-def test_one_and_many(one, many):
-    assert plural(one) == many
-
-
-def test_numbers_of_them():
-    assert [counted(n, "paper") for n in (0, 1, 1041)] == ["0 papers", "1 paper", "1,041 papers"]
 
 
 def typed_exposure():

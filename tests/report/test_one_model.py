@@ -1,9 +1,7 @@
-"""One model a page: the run that is shown is the stored one, or the page says that it is not."""
+"""One model a page: what is shown is the stored run, number by number, or the page says so."""
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 from gnn_repair.reporting import evidence_of, report_run
 from gnn_repair.study import PAPER, Store, override, read_results, run_study
 from gnn_repair.study.rerun import rerun, stack_of
+from tests.helpers.report.pages import arrays_of, payload_of
 
 SMALL = override(
     PAPER,
@@ -25,7 +24,8 @@ SMALL = override(
         "repairs.set_translation.learning_rate=0.05",
     ],
 )
-METHODS = ["reweighting", "set_translation"]
+METHODS = ["oracle", "reweighting", "set_translation"]
+SPLITS = (0, 1, 3)
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +34,17 @@ def store(tmp_path_factory):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     options = {"store": root, "methods": METHODS, "protocol": SMALL, "device": "cpu"}
-    assert run_study(["builtin"], ["gcn"], [0, 1, 3], **options).stored == 3
+    assert run_study(["builtin"], ["gcn"], SPLITS, **options).stored == 3
     yield Store(root)
     torch.set_num_threads(before)
-
-
-def payload(path):
-    text = path.read_text(encoding="utf-8")
-    return json.loads(re.search(r'id="payload">(.*?)</script>', text, re.S)[1])
 
 
 def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store, tmp_path):
     run = rerun("builtin", "gcn", 1, source=store, protocol=SMALL, methods=METHODS, device="cpu")
     assert run.case.splits == (0, 1, 3)
     stored = store.get(SMALL.digest, run.case.runs[1])
-    for part in ("graph", "frozen", "stages", "stack", "members"):
+    assert run.record.stages.items() <= stored.stages.items()
+    for part in ("graph", "frozen", "stack", "members"):
         assert getattr(run.record, part) == getattr(stored, part), part
     for name, scores in run.record.methods.items():  # the store's say more of the shifts
         assert scores.items() <= stored.methods[name].items(), name
@@ -60,7 +56,7 @@ def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store, tmp_pa
     for item in evidence.corrections:
         share = (item.predictions == evidence.true_class).mean()
         assert share == pytest.approx(stored.methods[item.name]["test"])
-    page = payload(report_run(run, tmp_path / "a.html", read_results(store.root, SMALL.digest)))
+    page = payload_of(report_run(run, tmp_path / "a.html", read_results(store.root, SMALL.digest)))
     assert "Split 1, trained with splits 0, 1, 3; the stored run" in page["subtitle"]
     shown = page["study"]["cases"][page["study"]["shown"]]["methods"][0]["values"]
     assert shown[1] == pytest.approx(100 * evidence.right.mean())
@@ -90,3 +86,43 @@ def test_the_stack_of_earlier_records_is_found_where_it_can_be(store):
     assert stack_of(store, replace(first, stack=[])) == (0, 1, 3)
     assert stack_of(store, replace(first, stack=[], members=2)) == (0,)
     assert stack_of(store, replace(first, stack=[], members=1)) == (0,)
+
+
+@pytest.mark.parametrize("split", [1, 3])
+def test_the_page_s_nodes_are_those_of_the_record(store, tmp_path, split):
+    run = rerun("builtin", "gcn", split, source=store, protocol=SMALL, methods=METHODS)
+    results = read_results(store.root, SMALL.digest)
+    page = report_run(run, tmp_path / "page.html", results)
+    content, arrays = payload_of(page), arrays_of(page)
+    stored = store.get(SMALL.digest, run.case.runs[SPLITS.index(split)])
+
+    nodes = arrays["nodes"]
+    labels = arrays["labels"][nodes]
+    right = arrays["predictions"][nodes] == labels
+    assert right.mean() == stored.frozen["test"]
+    assert [item["key"] for item in content["run"]["repairs"]] == METHODS[1:]
+    for j, item in enumerate(content["run"]["repairs"]):
+        share = (arrays[f"repair_{j}_predictions"] == labels).mean()
+        assert share == stored.methods[item["key"]]["test"], item["key"]
+
+    reached = arrays["margins"] > content["run"]["thresholds"]["reachable"]
+    oracle = stored.oracle["test"]
+    assert reached.mean() == oracle["true_class_reach"]
+    assert reached[~right].mean() == oracle["error_reach"]
+    assert arrays["support"][reached].mean() == pytest.approx(oracle["support"], rel=1e-12)
+
+
+def test_the_overview_s_cells_are_those_of_the_records(store, tmp_path):
+    run = rerun("builtin", "gcn", 0, source=store, protocol=SMALL, methods=METHODS)
+    results = read_results(store.root, SMALL.digest)
+    content = payload_of(report_run(run, tmp_path / "page.html", results))
+    case = content["study"]["cases"][content["study"]["shown"]]
+    records = list(store.records(SMALL.digest))
+    cells = {method["key"]: method["values"] for method in case["methods"]}
+    assert cells.pop("frozen") == [100 * record.frozen["test"] for record in records]
+    assert cells == {
+        name: [100 * record.methods[name]["test"] for record in records] for name in cells
+    }
+    assert set(cells) == set(METHODS[1:])
+    reach = [100 * record.oracle["test"]["error_reach"] for record in records]
+    assert case["reach"]["error_reach"] == reach

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import re
@@ -19,6 +18,7 @@ from gnn_repair.reporting import gather, report
 from gnn_repair.reporting.payload import parts_folder
 from gnn_repair.reporting.serving import PageServer, needs_server
 from tests.helpers.report.browser import missing
+from tests.helpers.report.pages import decoded, payload_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 REPAIRS = {"reweighting": Tilted(), "set_translation": Moved()}
@@ -36,15 +36,6 @@ def world(tmp_path_factory):
     return path, whole, gather(exposure, y, repairs=REPAIRS)
 
 
-def payload(path):
-    found = re.search(r'id="payload">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)
-    return json.loads(found[1])
-
-
-def decoded(entry):
-    return np.frombuffer(base64.b64decode(entry["data"]), "<" + entry["type"])
-
-
 @contextmanager
 def served(path):
     with PageServer(path) as server:
@@ -57,7 +48,7 @@ def served(path):
 
 def test_the_parts_together_are_the_whole(world):
     path, whole, evidence = world
-    split, one = payload(path), payload(whole)
+    split, one = payload_of(path), payload_of(whole)
     assert "parts" not in one and not needs_server(whole)
     assert needs_server(path)
     edges, digest = split["parts"]["edges"], split["parts"]["digest"]
@@ -113,7 +104,7 @@ def test_the_server_knows_the_page_and_its_parts_only(world, tmp_path):
     path, _, _ = world
     (path.parent / "secret.json").write_text("{}")
     (parts_folder(path) / "secret.json").write_text("{}")
-    name = f"{payload(path)['parts']['digest']}-0.json"
+    name = f"{payload_of(path)['parts']['digest']}-0.json"
     with served(path) as server:
         assert server.server_address[0] == "127.0.0.1"
         assert ask(server, "/") == (200, path.read_bytes())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 
 import numpy as np
@@ -13,48 +11,12 @@ import torch
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report, report_results
 from gnn_repair.reporting.payload import (
-    explored,
-    narrow,
     run_payload,
-    script_safe,
-    within_budget,
 )
-from gnn_repair.reporting.writing import build_page
+from tests.helpers.report.pages import arrays_of, payload_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
-
-
-def decode(entry: dict[str, str]) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(entry["data"]), np.dtype("<" + entry["type"]))
-
-
-def payload_of(page: str) -> dict:
-    found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', page, re.S)
-    return json.loads(found[1])
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([0, 255], "u1"),
-        ([0, 256], "u2"),
-        ([-1, 5], "i1"),
-        ([-1, 200], "i2"),
-        ([0, 70_000], "u4"),
-        ([-1, 70_000], "i4"),
-        ([], "u1"),
-    ],
-)
-def test_integers_take_the_narrowest_type(values, kind):
-    packed = narrow(np.array(values, dtype=np.int64))
-    assert packed.dtype == kind and packed.tolist() == values
-
-
-def test_json_cannot_end_its_script_block():
-    text = script_safe({"names": NASTY})
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == {"names": NASTY}
 
 
 def test_the_payload_is_the_evidence():
@@ -75,34 +37,15 @@ def test_the_payload_is_the_evidence():
     np.testing.assert_allclose(witness, evidence.witness, rtol=1e-6)
 
 
-def test_a_node_with_very_many_terms_is_shown_without_them(monkeypatch):
-    exposure, y = make_exposure()
-    evidence = gather(exposure, y)
-    hub = evidence.nodes.tolist().index(2)  # has a term from everybody
-    monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 8 * 6 * 39)
-    kept = within_budget(evidence)
-    assert np.flatnonzero(~kept).tolist() == [hub]
-    words, arrays = run_payload(evidence)
-    part = evidence.cut(np.sort(explored(evidence)))
-    shown = np.repeat(within_budget(part), np.diff(part.starts))
-    assert words["left_out"] == int(2 in part.nodes)
-    assert len(arrays["coefficients"]) == shown.sum()
-    assert arrays["lengths"].sum() == shown.sum()
-
-
-def numbers_of(page: str) -> dict[str, np.ndarray]:
-    return {name: decode(entry) for name, entry in payload_of(page)["arrays"].items()}
-
-
 def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatch):
     exposure, y = make_exposure(nodes=600, groups=2)
     edges = torch.randint(600, (2, 900), generator=torch.Generator().manual_seed(0))
     repairs = {"reweighting": Tilted(), "set_translation": Moved()}
     given = {"edge_index": edges, "repairs": repairs}
-    whole = report(exposure, y, tmp_path / "whole.html", **given).read_text(encoding="utf-8")
+    whole = report(exposure, y, tmp_path / "whole.html", **given)
     monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 40_000)
-    page = report(exposure, y, tmp_path / "part.html", **given).read_text(encoding="utf-8")
-    run, everyone, some = payload_of(page)["run"], numbers_of(whole), numbers_of(page)
+    page = report(exposure, y, tmp_path / "part.html", **given)
+    run, everyone, some = payload_of(page)["run"], arrays_of(whole), arrays_of(page)
     count = run["explored"]
     assert 20 < count < 300
     assert f"a sample of {count:,}" in payload_of(page)["subtitle"]
@@ -143,39 +86,14 @@ def test_the_page_is_one_file_with_nothing_outside(tmp_path):
     title = "<img src=x onerror=alert(1)>@@STYLE@@"
     path = report(exposure, y, tmp_path / "new" / "r.html", class_names=NASTY, title=title)
     page = path.read_text(encoding="utf-8")
-    assert payload_of(page)["run"]["classes"] == NASTY
-    assert payload_of(page)["title"] == title
+    assert payload_of(path)["run"]["classes"] == NASTY
+    assert payload_of(path)["title"] == title
     assert "<title>&lt;img src=x onerror=alert(1)&gt;@@STYLE@@</title>" in page
     assert page.count("<script") == page.count("</script>") == 2
     outside = re.findall(r"https?://[^\"'\s)]+", page)
     assert set(outside) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
     assert [p.name for p in path.parent.iterdir()] == ["r.html"]
-
-
-def test_a_marker_in_the_content_is_not_replaced():
-    page = build_page({"title": "@@SCRIPT@@", "study": {}})
-    assert "<title>@@SCRIPT@@</title>" in page
-
-
-def test_the_root_names_the_function_whatever_was_imported_before(tmp_path):
-    import gnn_repair.reporting
-
-    assert gnn_repair.report is gnn_repair.reporting.report
-
-
-def test_bad_names_and_empty_choices_are_refused(tmp_path):
-    exposure, y = make_exposure()
-    with pytest.raises(InputError, match="2 class names were given for 4"):
-        report(exposure, y, tmp_path / "r.html", class_names=["a", "b"])
-    with pytest.raises(InputError, match="3 node names were given for 40"):
-        report(exposure, y, tmp_path / "r.html", node_names=["a", "b", "c"])
-    with pytest.raises(InputError, match="no labelled node"):
-        report(exposure, torch.full_like(y, -1), tmp_path / "r.html")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write"):
-        report(exposure, y, tmp_path / "file" / "r.html")
-    assert not (tmp_path / "r.html").exists()
 
 
 def test_results_without_accuracies_are_refused(tmp_path):

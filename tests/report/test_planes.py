@@ -13,13 +13,11 @@ from scipy.spatial import ConvexHull
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, write_figures
 from gnn_repair.reporting.figures import (
-    Plane,
     convex_hull,
     draw_polytope,
     group_slices,
     hull,
     plane_of,
-    vertices,
 )
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
@@ -52,20 +50,6 @@ def test_the_outline_is_that_of_every_extreme_mixture(groups):
     expected = convex_hull(np.array(corners))
     found = hull(evidence, i, plane)
     np.testing.assert_allclose(sorted(map(tuple, found)), sorted(map(tuple, expected)), atol=1e-9)
-
-
-def test_one_groups_vertices_carry_all_its_mass():
-    exposure, y = make_exposure(groups=1)
-    evidence = gather(exposure, y)
-    terms = slice(evidence.starts[3], evidence.starts[4])
-    mass = evidence.coefficients[terms].sum()
-    expected = evidence.fixed_logits[3] + mass * evidence.contributions[evidence.rows[terms]]
-    np.testing.assert_allclose(vertices(evidence, 3), expected, atol=1e-10)
-
-
-def test_the_plane_is_of_margins():
-    plane = Plane(true=1, one=0, two=2)
-    np.testing.assert_allclose(plane.place(np.array([1.0, 4.0, -2.0])), [3.0, 6.0])
 
 
 def test_the_default_plane_is_against_the_strongest_rival():

@@ -50,17 +50,6 @@ def test_axes_are_made_where_none_are_given(exposure):
     plt.close(ax.figure)
 
 
-def test_bad_input_is_one_sentence(exposure):
-    with pytest.raises(InputError, match=r"plots\.node draws"):
-        gr.plots.node("nothing", 0, 0)
-    with pytest.raises(InputError, match="EvidenceLadder"):
-        gr.plots.rungs("nothing")
-    with pytest.raises(InputError):
-        gr.plots.node(exposure, 99, 0, ax=axes())
-    with pytest.raises(InputError, match="classes are 0 to 2"):
-        gr.plots.node(exposure, 0, 7, ax=axes())
-
-
 def test_without_a_class_the_models_own_is_drawn(exposure):
     told = int(exposure.frozen_logits[0, 0].argmax())
     plain, asked = (Figure().subplots() for _ in range(2))

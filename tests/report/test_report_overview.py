@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +17,7 @@ from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
 from gnn_repair.results.store import Store
 from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.report.pages import payload_of
 from tests.helpers.report.report_worlds import Tilted, make_exposure
 
 TINY = override(
@@ -56,11 +54,6 @@ def store(tmp_path):
         held.put(record("cora", "gcn", split, frozen, 0.9))
         held.put(record("builtin", "gcn", split, frozen - 0.1, 0.8))
     return held.root
-
-
-def payload(path) -> dict:
-    text = path.read_text(encoding="utf-8")
-    return json.loads(re.search(r'id="payload">(.*?)</script>', text, re.S)[1])
 
 
 def test_a_run_is_a_case_of_one_split():
@@ -110,7 +103,7 @@ def test_a_store_of_several_cases_gives_the_overview(store, tmp_path):
     out = tmp_path / "r.html"
     run = CliRunner().invoke(app, ["report", "--store", str(store), "--out", str(out)])
     assert run.exit_code == 0 and "overview alone" in run.output
-    found = payload(out)
+    found = payload_of(out)
     assert found["run"] is None
     cora = found["study"]["cases"][1]
     assert cora["methods"][0]["values"] == pytest.approx([50, 60, 70])
@@ -128,7 +121,7 @@ def test_view_writes_the_page_of_a_store_and_opens_it(store, tmp_path, monkeypat
     run = CliRunner().invoke(app, ["view", str(store), "--out", str(out)])
     assert run.exit_code == 0, run.output
     assert opened == [out.resolve().as_uri()]
-    assert payload(out)["made"]["command"] == f"gnn-repair report --store {store}"
+    assert payload_of(out)["made"]["command"] == f"gnn-repair report --store {store}"
     run = CliRunner().invoke(app, ["view", str(store)])
     assert run.exit_code == 0 and opened[1].endswith("/report.html")
     assert str(store) not in opened[1]
@@ -141,7 +134,7 @@ def test_a_named_case_is_run_again_with_the_stored_protocol(store, tmp_path):
     options += ["--compare", "1"]
     run = CliRunner().invoke(app, ["report", *options])
     assert run.exit_code == 0, run.output
-    found = payload(out)
+    found = payload_of(out)
     assert [r["kind"] for r in found["run"]["repairs"]] == ["coefficients", "shift"]
     (other,) = found["beside"]
     assert other["title"] == "split 1" and other["run"]["split"] == 1

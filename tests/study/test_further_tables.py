@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -14,7 +12,6 @@ from gnn_repair.exposure import expose
 from gnn_repair.published import BACKBONE_WORDS
 from gnn_repair.results.averages import (
     Figure,
-    best_of,
     mark_best,
     without_published,
     without_spread,
@@ -44,14 +41,6 @@ def test_the_best_repair_is_marked_where_it_improves(frozen, reweighting, transl
     }
     marked = mark_best(repairs, {PLACE: Figure(frozen)})
     assert [name for name, cells in marked.items() if cells[PLACE].best] == ([best] if best else [])
-
-
-def test_what_is_missing_is_not_the_best():
-    assert best_of({"a": math.nan, "b": 2.0}, 1.0) == "b"
-    assert best_of({"a": math.nan}, 1.0) is None
-    assert best_of({"a": 2.0}, math.nan) is None
-    only = mark_best({"a": {PLACE: Figure(2.0)}, "b": {}}, {PLACE: Figure(1.0)})
-    assert only["a"][PLACE].best
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
-from gnn_repair.results.records import all_runs, chosen_methods
+from gnn_repair.results.records import all_runs
 from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
 from tests.helpers.study.planted_records import fake_case, make_record
 
@@ -124,40 +124,13 @@ def test_an_interrupt_keeps_what_is_stored(tmp_path):
     assert {r.dataset for r in Store(tmp_path).records(PAPER.digest)} == {"cora"}
 
 
-def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
-    def full(self, target):
-        raise OSError(28, "No space left on device")
-
-    store = Store(tmp_path)
-    store.begin(PAPER)
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(ResourceError, match="No space left on device; make room"):
-        run_study(**GRID, store=tmp_path, work=fake_case)
-
-
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ({"datasets": ["../cora"]}, "name"),
         ({"backbones": ["g c n"]}, "name"),
-        ({"splits": [-1]}, "split is -1"),
         ({"splits": [99]}, "split 99.*cora"),
-        ({"splits": []}, "split"),
-        ({"splits": ["0"]}, "split is '0'"),
-        ({"splits": 3}, "splits is 3"),
-        ({"splits": range(10**9)}, "splits"),
-        ({"datasets": []}, "dataset"),
-        ({"datasets": "cora"}, "datasets is"),
-        ({"datasets": [None]}, "name"),
-        ({"methods": ["magic"]}, "magic"),
-        ({"methods": "oracle"}, "methods is"),
         ({"device": "tpu"}, "tpu"),
-        ({"device": "meta"}, "meta"),
-        ({"device": 3}, "device 3"),
         ({"root": __file__}, "is a file"),
-        ({"stack": 0}, "stack is 0"),
-        ({"protocol": None}, "protocol is None"),
-        ({"engine": 3}, "engine is 3"),
         ({"backbones": ["gat"], "protocol": ODD}, "hidden is 100"),
         ({"datasets": ["corra"]}, "did you mean 'cora'"),
         ({"backbones": ["gaat"]}, "did you mean 'gat'"),
@@ -167,12 +140,6 @@ def test_bad_grids_are_refused_before_anything_runs(tmp_path, grid, message):
     with pytest.raises(InputError, match=message):
         run_study(**{**GRID, **grid}, store=tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_methods_come_in_the_order_of_the_tables():
-    assert chosen_methods(["set_translation", "oracle"]) == ("oracle", "set_translation")
-    assert chosen_methods() == ("oracle", *USUAL)
-    assert "evidence_ladder" not in USUAL
 
 
 SLOW = """

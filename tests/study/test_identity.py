@@ -93,15 +93,6 @@ def test_a_backbone_depends_on_the_budget_it_is_trained_on():
     assert moved("backbones.long.epochs=7", backbone="mine") == EVERYTHING
 
 
-def test_every_method_reads_settings_that_exist():
-    tree = PAPER.settings()
-    for method in METHODS.values():
-        for path in method.settings:
-            node = tree
-            for part in path.split("."):
-                node = node[part]
-
-
 def test_a_further_setting_with_its_default_changes_no_address():
     later = Later().settings()
     assert later != PAPER.settings()

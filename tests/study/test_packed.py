@@ -118,14 +118,6 @@ def test_what_is_no_packed_study_is_refused(tmp_path, content, message):
         Packed(path)
 
 
-def test_a_huge_file_is_refused_unread(tmp_path):
-    path = tmp_path / "huge.jsonl"
-    with path.open("wb") as file:
-        file.truncate(30 * 2**30)
-    with pytest.raises(InputError, match="more than 536,870,912 bytes"):
-        Packed(path)
-
-
 def test_settings_that_lie_are_not_used(packed):
     header, *lines = packed.read_text().splitlines()
     words = json.loads(header)

@@ -8,9 +8,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
-from gnn_repair.errors import InputError
 from gnn_repair.study import ProcessEngine
 from gnn_repair.study.engine import Failure
 
@@ -66,8 +63,3 @@ def test_nothing_is_left_behind_when_nobody_listens_any_more():
     assert multiprocessing.active_children()
     results.close()
     assert not multiprocessing.active_children()
-
-
-def test_no_jobs_are_refused():
-    with pytest.raises(InputError, match="0 jobs"):
-        ProcessEngine(0)

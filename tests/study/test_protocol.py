@@ -10,40 +10,14 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from gnn_repair.backbones import BACKBONES, Shape
+from gnn_repair.backbones import BACKBONES
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
-from gnn_repair.repair import (
-    NodeTranslation,
-    RefitHead,
-    Reweighting,
-    SetTranslation,
-    paper_batch_size,
-)
 from gnn_repair.repair.folds import build_repair
 from gnn_repair.results.protocol import BackboneProtocol, differences, digest_of
 from gnn_repair.study import PAPER, Protocol, override, read_protocol
 from gnn_repair.study.case import build_backbone
-
-
-def test_the_paper_is_what_backbones_and_repairs_do_by_themselves():
-    sizes = PAPER.backbones
-    assert Shape(sizes.hidden, sizes.heads, sizes.dropout) == Shape()
-    for backbone in BACKBONES.values():
-        assert sizes.budget(backbone.budget) == backbone.budget
-    repairs = PAPER.repairs
-    assert Reweighting(repairs.reweighting, repairs.dropout, repairs.seed) == Reweighting()
-    assert SetTranslation().budget == repairs.set_translation
-    assert NodeTranslation().budget == repairs.node_translation
-    assert RefitHead().budget == repairs.refit_head
-    assert SetTranslation().hidden == Reweighting().hidden == repairs.hidden
-
-
-@pytest.mark.parametrize("dataset", ["cora", "squirrel", "amazon-ratings"])
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_batches_follow_the_paper(dataset, backbone):
-    assert PAPER.batches.of(dataset, backbone) == paper_batch_size(dataset, backbone)
 
 
 def test_the_digest_depends_on_every_value_and_on_nothing_else():
@@ -99,17 +73,6 @@ def test_bad_assignments_are_named(assignment):
     assert value.lower() in str(caught.value).lower().replace(".0;", ";")
 
 
-@pytest.mark.parametrize("group", ["backbones", "repairs.refit_head"])
-def test_a_group_is_no_setting(group):
-    with pytest.raises(InputError, match=f"{group} is a group"):
-        override(PAPER, [f"{group}=3"])
-
-
-def test_a_mistyped_name_gets_the_nearest():
-    with pytest.raises(InputError, match=r"did you mean backbones\.hidden\?"):
-        override(PAPER, ["backbones.hiden=3"])
-
-
 def leaves(tree, where=""):
     for name, value in tree.items():
         if isinstance(value, dict) and name != "sizes":
@@ -139,31 +102,6 @@ def test_what_a_study_accepts_its_methods_accept(end):
             for backbone in BACKBONES.values():
                 build_backbone(backbone, protocol.backbones).network(3, 2)
     assert built
-
-
-def test_a_bad_file_is_named(tmp_path):
-    with pytest.raises(InputError, match="cannot read the protocol"):
-        read_protocol(tmp_path / "absent.toml")
-    (tmp_path / "broken.toml").write_text("[[")
-    with pytest.raises(InputError, match="is not TOML"):
-        read_protocol(tmp_path / "broken.toml")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a = " + "[" * 20_000, "is not TOML"),
-        ("a." * 5_000 + "b = 1", r"has no setting|is not TOML"),
-        ("# " + "x" * 2**16, "more than 65,536 bytes"),
-        ("repairs = nan", "repairs"),
-        ("[repairs]\ndropout = nan", "repairs.dropout"),
-        ("[repairs]\nhidden = 1" + "0" * 5000, r"is not TOML|repairs\.hidden"),
-    ],
-)
-def test_a_hostile_file_is_one_sentence(tmp_path, content, message):
-    (tmp_path / "hostile.toml").write_text(content)
-    with pytest.raises(InputError, match=message):
-        read_protocol(tmp_path / "hostile.toml")
 
 
 def test_a_protocol_built_by_hand_is_checked_too():

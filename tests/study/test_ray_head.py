@@ -14,7 +14,7 @@ import pytest
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, RayEngine, Store
-from gnn_repair.study.ray_engine import ClusterHead, answers, endpoint_of, split_address, within
+from gnn_repair.study.ray_engine import ClusterHead, answers
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray")
@@ -55,29 +55,6 @@ def test_something_else_at_the_address_is_said(monkeypatch):
         monkeypatch.setattr(ray, "init", lambda **options: time.sleep(60))
         with pytest.raises(InputError, match="is no Ray cluster, or a stuck one"):
             list(engine.map(print, [1]))
-
-
-def test_addresses_are_taken_apart():
-    assert split_address("host:6379") == ("host", 6379)
-    assert split_address("[::1]:80") == ("::1", 80)
-    for odd in ("", "host", "host:", ":80", "host:x", "host:٣"):
-        assert split_address(odd) is None
-    assert endpoint_of(ray, "ray://host:10001/namespace") == ("host", 10001)
-    assert endpoint_of(ray, "local") is None
-
-
-def test_what_takes_too_long_is_given_up_and_errors_pass():
-    done = []
-    within(10, lambda: done.append(1))
-    assert done == [1]
-    with pytest.raises(TimeoutError):
-        within(0.05, lambda: time.sleep(5))
-
-    def fail():
-        raise ConnectionError("a planted fault")
-
-    with pytest.raises(ConnectionError, match="a planted fault"):
-        within(10, fail)
 
 
 def test_a_silent_head_is_gone_after_its_patience(closed_port):

@@ -56,13 +56,6 @@ def test_bad_requests(exposure, graph):
     smooth = CorrectAndSmooth().fit(exposure, graph.y, *masks)
     with pytest.raises(InputError, match="one by one"):
         repaired_logits_sharded(smooth, exposure, shards=2)
-    fitted = gr.RefitHead(BUDGET).fit(exposure, graph.y, *masks)
-    with pytest.raises(InputError, match="shards is 0"):
-        repaired_logits_sharded(fitted, exposure, shards=0)
-    with pytest.raises(InputError, match="give an Engine"):
-        repaired_logits_sharded(fitted, exposure, shards=2, engine="ray")
-    with pytest.raises(InputError, match=r"gnn_repair\.expose"):
-        repaired_logits_sharded(fitted, graph, shards=2)
 
 
 def test_a_failed_shard_is_said(exposure, graph, monkeypatch):

@@ -8,13 +8,12 @@ import torch
 
 from gnn_repair.backbones import train_backbone
 from gnn_repair.budget import Budget
-from gnn_repair.errors import GnnRepairError, InputError
+from gnn_repair.errors import GnnRepairError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 from gnn_repair.study import LocalEngine, solve_oracle_sharded
 from gnn_repair.study.engine import Failure
-from gnn_repair.study.sharding import make_shards
 from tests.helpers.study.tiny import tiny_graph
 
 ARRAYS = [name for name, kind in Solution.__annotations__.items() if kind != "int"]
@@ -61,23 +60,6 @@ def test_unlabelled_nodes_are_skipped_and_counted(exposure, graph):
 def test_a_restricted_exposure(exposure, graph):
     part = exposure.restrict(torch.tensor([50, 3, 17, 20, 4]))
     same(solve_oracle_sharded(part, graph.y, shards=2), solve(part, graph.y))
-
-
-def test_shards_are_alike_in_terms_and_hold_no_states(exposure):
-    shards = make_shards(exposure, torch.ones(60, 1, dtype=torch.bool), 4)
-    sizes = [shard.exposure.num_terms for shard in shards]
-    assert sum(sizes) == exposure.num_terms
-    assert max(sizes) < 1.5 * exposure.num_terms / 4
-    assert all(shard.exposure.state.numel() == 0 for shard in shards)
-
-
-def test_bad_requests(exposure, graph):
-    with pytest.raises(InputError, match="shards is 0; give a whole number"):
-        solve_oracle_sharded(exposure, graph.y, shards=0)
-    with pytest.raises(InputError, match="nodes"):
-        solve_oracle_sharded(exposure, graph.y, torch.tensor([1, 200]), shards=2)
-    with pytest.raises(InputError, match="none of the"):
-        solve_oracle_sharded(exposure, torch.full_like(graph.y, -1), shards=2)
 
 
 def test_a_failed_shard_is_an_error(exposure, graph):

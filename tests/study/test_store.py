@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -61,35 +60,21 @@ def test_another_protocol_never_mixes(store):
 
 DAMAGE = [
     (lambda text: text[: len(text) // 2], "truncated or not JSON"),
-    (lambda text: "", "truncated or not JSON"),
-    (lambda text: "[1, 2]", "truncated or not JSON"),
     (lambda text: b"\x00\xff", "truncated or not JSON"),
-    (lambda text: text.encode("utf-16"), "truncated or not JSON"),
     (lambda text: "[" * 100_000, "truncated or not JSON"),
     (lambda text: text + " " * 2**20, "more than 1,048,576 bytes"),
     (lambda text: '{"hello": 1}', "not a result of this package"),
     (lambda text: text.replace('"split": 0', '"split": 1'), "its split is 1, not 0"),
-    (lambda text: text.replace('"split": 0', '"split": 0.0'), r"its split is 0\.0, not 0"),
-    (lambda text: text.replace('"split": 0', '"split": false'), "its split is False, not 0"),
     (lambda text: text.replace('"cora"', '"citeseer"'), "its dataset is 'citeseer'"),
     (lambda text: text.replace(PAPER.digest, "0" * 12), "its protocol is '000000000000'"),
     (lambda text: text.replace('"version": 1', '"version": 9'), "version is 9, newer than 1"),
-    (lambda text: text.replace('"version": 1', '"version": "1"'), "format version is '1', not 1"),
-    (lambda text: text.replace('"version": 1', '"version": true'), "format version is True"),
     (lambda text: text.replace('"methods"', '"other"'), "it has no methods"),
     (lambda text: text.replace('"test": 0.8,', '"test": NaN,'), "NaN or infinity"),
-    (lambda text: text.replace('"test": 0.8,', '"test": -Infinity,'), "NaN or infinity"),
     (lambda text: text.replace('"test": 0.8,', '"test": 1e999,'), "test of frozen is inf"),
     (lambda text: text.replace('"test": 0.8,', '"test": 1.2,'), "accuracy of frozen is 1.2"),
     (lambda text: text.replace('"test": 0.8,', '"test": "0.8",'), "test of frozen is '0.8'"),
-    (lambda text: text.replace('"test": 0.8,', '"test": [],'), r"test of frozen is \[\]"),
-    (lambda text: text.replace('"test": 0.8,', '"test": true,'), "accuracy of frozen is True"),
-    (lambda text: text.replace('"nodes": 20', '"nodes": {}'), r"nodes of graph is \{\}"),
     (lambda text: text.replace('"nodes": 10', '"nodes": "10"'), "nodes of oracle val is '10'"),
-    (lambda text: text.replace('"total": 0.5', '"total": "long"'), "total of seconds is 'long'"),
     (lambda text: text.replace('"refit_head": {', '"\\u001b[31m": {'), "it names a method"),
-    (lambda text: text.replace('"python": "3"', '"python": 3'), "environment is not a table of te"),
-    (lambda text: text.replace('"members": 1', '"members": -1'), "its members are -1"),
 ]
 
 
@@ -182,16 +167,6 @@ def test_a_protocol_file_that_lies_is_left_out_and_kept_aside_when_replaced(stor
     assert path.with_name("protocol.json.damaged").read_text() == lie
 
 
-def test_stores_merge_by_copying(store, tmp_path):
-    other = Store(tmp_path / "other")
-    other.begin(PAPER)
-    other.put(make_record("cora", "gcn", 1, test=0.7))
-    other.put(make_record("pubmed", "sgc", 0, test=0.6))
-    shutil.copytree(other.root, store.root, dirs_exist_ok=True)
-    found = {(r.dataset, r.split): r.frozen["test"] for r in store.records(PAPER.digest)}
-    assert found == {("cora", 0): 0.8, ("cora", 1): 0.7, ("pubmed", 0): 0.6}
-
-
 def test_a_read_only_store_can_be_read(store):
     path = store.path(PAPER.digest, RUN)
     damaged = path.with_name("split-1.json")
@@ -247,9 +222,3 @@ def test_names_that_cannot_stand_in_a_path_are_refused(store, name):
         store.path(PAPER.digest, Run(name, "gcn", 0))
     with pytest.raises(InputError, match="use letters, digits"):
         store.path(PAPER.digest, Run("cora", name, 0))
-
-
-def test_a_file_is_no_store(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file; name a folder"):
-        Store(tmp_path / "file")

@@ -24,6 +24,7 @@ from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.evidence import summary
 from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.models.typed_models import CLASSES, Attributed, Heads, build, graph
+from tests.helpers.report.pages import payload_of
 
 SENDER = re.compile(r"(paper|author|venue) (\d+) \(λ ([\d.e+-]+), (\w+ \w+ \w+)\)")
 
@@ -159,19 +160,13 @@ def test_other_answers_name_them_too(
     assert "author writes paper)" in told and "node " not in told
 
 
-def test_files(
-    affine: tuple[Any, Any, Exposure],
-    tailed: tuple[nn.Module, HeteroData, Exposure],
-    tmp_path: Path,
+def test_a_file_is_bound_by_its_type(
+    tailed: tuple[nn.Module, HeteroData, Exposure], tmp_path: Path
 ) -> None:
-    for exposure in (affine[2], tailed[2]):
-        exposure.save(tmp_path / "exposure")
-        again = type(exposure).load(tmp_path / "exposure")
-        assert again.names == exposure.names and again.groups == exposure.groups
-        torch.testing.assert_close(again.sources, exposure.sources)
-    bound = again.bind(tailed[0], tailed[1], node_type="paper")  # type: ignore[union-attr]
-    alpha = bound.coefficients[0]
-    torch.testing.assert_close(bound.replay(alpha), tailed[2].frozen_logits[0])  # type: ignore[misc]
+    model, data, exposure = tailed
+    exposure.save(tmp_path / "exposure")
+    bound = Exposure.load(tmp_path / "exposure").bind(model, data, node_type="paper")
+    torch.testing.assert_close(bound.replay(bound.coefficients[0]), exposure.frozen_logits[0])  # type: ignore[misc]
 
 
 def test_explainers_and_ladders_say_what_they_need(
@@ -272,17 +267,11 @@ def test_a_repaired_model_stands_in_for_the_model(name: str, tmp_path: Path) -> 
 # The page -----------------------------------------------------------------------------------------
 
 
-def payload_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return json.loads(found.group(1))
-
-
 def test_the_page_names_senders(affine: tuple[Any, HeteroData, Exposure], tmp_path: Path) -> None:
     _, data, exposure = affine
     ends = data["paper", "cites", "paper"].edge_index
     path = gr.report(exposure, data["paper"].y, tmp_path / "page.html", edge_index=ends)
-    content = payload_of(path.read_text(encoding="utf-8"))
+    content = payload_of(path)
     names, papers = content["run"]["names"], data["paper"].num_nodes
     assert names[:papers] == [str(k) for k in range(papers)]
     seen = exposure.to_frame()

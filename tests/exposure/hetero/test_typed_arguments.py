@@ -12,8 +12,8 @@ from torch_geometric.nn import HeteroConv, SAGEConv, global_mean_pool
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.calling import counts_of, edges_of, typed_arguments, typed_tensors
-from tests.helpers.models.typed_models import SIZES, build, graph
+from gnn_repair.exposure.calling import typed_arguments
+from tests.helpers.models.typed_models import build, graph
 
 
 def model_of(signature: str) -> nn.Module:
@@ -75,34 +75,6 @@ def test_several_vectors_of_edges_are_no_guess() -> None:
         data[kind].edge_attr = data[kind].edge_weight = torch.ones(3)
     signature = "x_dict, edge_index_dict, e_dict=None"
     assert typed_arguments(model_of(signature), data, None)[1] == "forward(x_dict, edge_index_dict)"
-
-
-def test_counts_from_whatever_says_them() -> None:
-    data = graph()
-    assert counts_of(data) == SIZES
-    plain = {"x_dict": {"paper": data["paper"].x}, "edge_index_dict": data.edge_index_dict}
-    most = dict.fromkeys(("author", "venue"), 0)
-    for (source, _, target), (s, t) in data.edge_index_dict.items():
-        for kind, ends in ((source, s), (target, t)):
-            if kind in most:
-                most[kind] = max(most[kind], int(ends.max()) + 1)
-    assert counts_of(plain) == {"paper": 30, **most}
-    plain["num_nodes_dict"] = {"author": 20, "venue": 9}
-    assert counts_of(plain) == {"paper": 30, "author": 20, "venue": 9}
-    bare = HeteroData()
-    bare["a"].num_nodes = 5
-    bare["b", "to", "a"].edge_index = torch.tensor([[3], [1]])
-    assert counts_of(bare) == {"a": 5, "b": 4}
-    assert list(edges_of(bare)) == [("b", "to", "a")]
-
-
-def test_tensors_by_name() -> None:
-    data = graph()
-    named = typed_tensors(data)
-    assert named["author.x"] is data["author"].x
-    assert named["author writes paper.edge_index"] is data["author", "writes", "paper"].edge_index
-    plain = {"x_dict": data.x_dict, "edge_index_dict": data.edge_index_dict}
-    assert typed_tensors(plain)["venue.x"] is data["venue"].x
 
 
 @pytest.mark.parametrize("name", ["HeteroConv of GAT", "HAN", "HGT", "edge vectors"])

@@ -169,16 +169,6 @@ def test_node_classifiers_on_several_graphs(monkeypatch: pytest.MonkeyPatch) -> 
         gr.expose(Nodes().double(), doubled())
 
 
-def test_files_keep_the_graphs(tmp_path: Path) -> None:
-    for name, kind in (("mean", gr.Exposure), ("mean, MLP", gr.Exposure)):
-        exposure = gr.expose(built(name), batch_of())
-        exposure.save(tmp_path / "exposure")
-        again = kind.load(tmp_path / "exposure")
-        assert exposure.graph_starts is not None and again.graph_starts is not None
-        assert torch.equal(again.graph_starts, exposure.graph_starts)
-        torch.testing.assert_close(again.logits(), exposure.logits(), rtol=0, atol=0)
-
-
 def test_terms_name_graph_and_node() -> None:
     frame = gr.expose(built("sum beside mean"), batch_of()).to_frame([2])
     size, start = SIZES[2], sum(SIZES[:2])

@@ -8,17 +8,19 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
-from torch_geometric.nn import aggr, global_mean_pool
+from torch_geometric.nn import aggr, global_add_pool, global_mean_pool
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused
 from tests.helpers.models.pool_models import (
+    CLASSES,
     GRAPHS,
     MODELS,
     REFUSED,
     SIZES,
     WIDTH,
     Alone,
+    Body,
     OtherNames,
     Pooled,
     batch_of,
@@ -121,39 +123,6 @@ def test_one_graph_without_a_batch(size: int) -> None:
     torch.testing.assert_close(found, told, rtol=1e-10, atol=1e-10)
 
 
-SAID = {
-    "mean": ["mean pool: α = 1 / its number of nodes"],
-    "sum": ["sum pool: α = 1 per node, h"],
-    "attention": ["attention pool: α = attention"],
-    "attention by hand, MLP": ["attention pool: α = attention"],
-    "gated sum": ["weighted pool: α = a weight that the model computes"],
-    "softmax by channel": ["sum pool: α = 1 per node"],
-    "sum beside mean": ["sum pool: α = 1", "mean pool: α = 1 / its"],
-    "sum over the root of the size": ["scaled pool: α = the graph's number per node"],
-    "a matrix of marks": ["sum pool: α = 1"],
-    "segments": ["mean pool: α = 1 / its"],
-    "a score a layer": ["sum pool: α = 1"] * 3,
-}
-
-
-@pytest.mark.parametrize("name", SAID)
-def test_pools_are_called_what_they_are(name: str) -> None:
-    groups = gr.expose(built(name), batch_of()).groups
-    for group, said in zip(groups, SAID[name], strict=True):
-        assert group.rule.startswith(said)
-    assert len({group.name for group in groups}) == len(groups)
-
-
-def test_groups_are_named_by_module_or_kind() -> None:
-    names = {
-        "attention": ["pool"], "mean": ["mean pool"], "sum beside mean": ["sum pool", "mean pool"],
-        "a score a layer": ["sum pool 1", "sum pool 2", "sum pool 3"],
-    }  # fmt: skip
-    for name, wanted in names.items():
-        found = gr.expose(built(name), batch_of()).groups
-        assert [group.name for group in found] == wanted
-
-
 class ByHand(Alone):
     """The mean of one graph's nodes: their sum over their number."""
 
@@ -239,3 +208,31 @@ def test_a_sum_over_all_nodes_beside_one_over_some() -> None:
     found = gr.expose(Thinned().double(), batch_of())
     kept = sum((size + 1) // 2 for size in SIZES)
     assert found.num_groups == 2 and found.num_terms == sum(SIZES) + kept
+
+
+def test_a_pool_that_one_later_pool_reads_is_not_final_though_another_does_not() -> None:
+    class Gated(Body):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2 * WIDTH, CLASSES)
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            x = self.nodes(x, edge_index)
+            whole = global_add_pool(x, batch)
+            parts = [global_mean_pool(x.sin() + whole[batch], batch), global_mean_pool(x, batch)]
+            return self.head(torch.cat(parts, dim=1))
+
+    torch.manual_seed(0)
+    exposure = gr.expose(Gated().double(), batch_of())
+    assert [group.rule[:9] for group in exposure.groups] == ["mean pool", "mean pool"]
+    assert exposure.residual is not None and exposure.residual <= 1e-12
+
+
+def test_gates_that_add_up_to_less_than_one_are_no_attention() -> None:
+    def gates(x: Tensor, batch: Tensor) -> Tensor:
+        return global_add_pool(x * (x[:, :1].sigmoid() / 10), batch)
+
+    torch.manual_seed(0)
+    exposure = gr.expose(Pooled(gates).double(), batch_of())
+    assert float(exposure.mass.max()) < 1
+    assert exposure.groups[0].rule.startswith("weighted pool: α = a weight")
