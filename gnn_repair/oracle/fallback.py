@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.highs import TIGHT, SparseColumns, new_highs, pass_lp, status_of
-from gnn_repair.oracle.lps import BLUR, Piece, over_lps, solve_tables
+from gnn_repair.oracle.lps import BLUR, over_lps, solve_tables
 from gnn_repair.oracle.problems import (
     FAILED,
     FALLBACK,
@@ -31,6 +31,7 @@ from gnn_repair.oracle.problems import (
     instance,
     on_terms,
 )
+from gnn_repair.oracle.solution import Solution, solution_of
 from gnn_repair.published import REACHABLE
 
 ACCEPT = 1e-10
@@ -63,7 +64,7 @@ ZERO, ONE = Fraction(0), Fraction(1)
 
 def solve_with_second_attempts(
     tables: Tables, asked: Problems, threads: int | None = None
-) -> Piece:
+) -> Solution:
     """Our own solver on any tables, and what helps where it gives up."""
     whole = solve_tables(tables, asked, threads)
     stuck = np.flatnonzero(whole.status == FAILED)
@@ -75,41 +76,40 @@ def solve_with_second_attempts(
     found, highs = _without_dominated(tables, left, lps, kept), Highs()
     for i, problem in enumerate(lps):
         if found[i].status == FAILED:
-            reduced, first = problem.part(kept[i]), whole.weights[stuck[i]][problem.rivals]
+            reduced, first = problem.part(kept[i]), whole.rival_weights[stuck[i]][problem.rivals]
             if all(np.isfinite(x).all() for x in (reduced.columns, reduced.fixed)):
                 found[i] = _carefully(reduced, first, found[i], highs)
             else:
                 found[i] = failed(problem, "its differences are beyond double precision")
-    return whole.with_answers(stuck, _packed(tables, left.position, found))
+    return whole.with_answers(stuck, _packed(tables, left, found))
 
 
-def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> Piece:
+def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> Solution:
     """Every LP by highspy alone."""
 
     def answer(index: int, highs: Highs) -> Answer:
         return highs.solve(_instance(tables, asked, index))
 
-    return _packed(tables, asked.position, over_lps(len(asked), answer, Highs, threads))
+    return _packed(tables, asked, over_lps(len(asked), answer, Highs, threads))
 
 
 def _instance(tables: Tables, asked: Problems, index: int) -> Instance:
     return instance(tables, *(int(a[index]) for a in (asked.member, asked.position, asked.target)))
 
 
-def _packed(tables: Tables, positions: Integers, answers: Sequence[Answer]) -> Piece:
-    """The answers for the recipients at ``positions``."""
-    counts = np.array([len(answer.terms) for answer in answers])
-    terms = np.concatenate([answer.terms for answer in answers])
-    return Piece(
-        np.array([answer.margin for answer in answers]),
-        np.array([answer.bound for answer in answers]),
-        np.array([answer.status for answer in answers], np.int8),
-        np.stack([answer.weights for answer in answers]),
-        counts,
-        terms,
-        np.concatenate([answer.coefficients for answer in answers]),
-        *tables.origin(np.repeat(positions, counts), terms),
-        {k: answer.reason for k, answer in enumerate(answers) if answer.reason},
+def _packed(tables: Tables, asked: Problems, answers: Sequence[Answer]) -> Solution:
+    """One solution of an answer per LP."""
+    return solution_of(
+        tables,
+        asked,
+        [len(answer.terms) for answer in answers],
+        np.concatenate([answer.terms for answer in answers]),
+        coefficients=np.concatenate([answer.coefficients for answer in answers]),
+        margin=np.array([answer.margin for answer in answers]),
+        bound=np.array([answer.bound for answer in answers]),
+        status=np.array([answer.status for answer in answers], np.int8),
+        rival_weights=np.stack([answer.weights for answer in answers]),
+        reasons={k: answer.reason for k, answer in enumerate(answers) if answer.reason},
     )
 
 
@@ -125,13 +125,12 @@ def _without_dominated(
     terms, owner = np.concatenate(each), np.repeat(np.arange(len(fewer)), [len(t) for t in each])
     reduced = on_terms(tables, asked.position[fewer], owner, terms)
     lone = Problems(asked.member[fewer], np.arange(len(fewer)), asked.target[fewer])
-    piece = solve_tables(reduced, lone, 1)
-    ends = np.append(0, np.cumsum(piece.counts))
+    again = solve_tables(reduced, lone, 1)
     for k, i in enumerate(fewer):
-        if piece.status[k] == OPTIMAL:
-            part = slice(ends[k], ends[k + 1])
-            numbers = float(piece.margin[k]), float(piece.bound[k]), piece.weights[k]
-            support = terms[piece.terms[part]], piece.coefficients[part]
+        if again.status[k] == OPTIMAL:
+            one = again[k]
+            numbers = one.margin, one.bound, again.rival_weights[k]
+            support = terms[one.terms], one.coefficients
             reason = f"solved again without {int((~kept[i]).sum())} dominated terms"
             found[i] = Answer(*numbers, *support, FALLBACK, reason)
     return found

@@ -18,7 +18,6 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import BLOCKS, FROZEN, RUNGS
 from gnn_repair.oracle.fallback import solve_with_second_attempts
-from gnn_repair.oracle.lps import Piece
 from gnn_repair.oracle.metrics import Reach, reach
 from gnn_repair.oracle.problems import (
     CAN,
@@ -32,6 +31,7 @@ from gnn_repair.oracle.problems import (
     require_no_head,
     selection,
 )
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import REACHABLE, REALIZABLE
 from gnn_repair.repair import FittedRepair
@@ -231,7 +231,7 @@ def solve_displacements(
     return _verdicts(tables, asked, solved, allowed)
 
 
-def _verdicts(tables: Tables, asked: Problems, solved: Piece, allowed: Floats) -> Displacements:
+def _verdicts(tables: Tables, asked: Problems, solved: Solution, allowed: Floats) -> Displacements:
     """What margin and bound say of each; an answer that nobody could certify says nothing."""
     known = solved.status != FAILED
     distance = np.where(known, np.maximum(-solved.margin, 0.0), np.nan)

@@ -21,8 +21,9 @@ from gnn_repair.exposure.heads.operations import Root, Slopes
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed
 from gnn_repair.oracle.heads.polytope import mixtures, scores
-from gnn_repair.oracle.lps import Piece, join, solve_tables
+from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
+from gnn_repair.oracle.solution import Solution, solution_of
 
 SlopesOf = dict[int, Slopes]
 """By number of a curved operation: slopes [B, k], one tensor per input."""
@@ -70,7 +71,7 @@ def game_of(region: Region, linear: LinearBound) -> Game:
     return Game(terms, offset.numpy())
 
 
-def play(region: Region, game: Game, threads: int | None = None) -> Piece:
+def play(region: Region, game: Game, threads: int | None = None) -> Solution:
     """max_λ min_r of the game's margins: a λ by places of the region, and weights over r."""
     count = len(region)
     ends = region.ends
@@ -86,27 +87,31 @@ def play(region: Region, game: Game, threads: int | None = None) -> Piece:
         region.mass[None], beta,
     )  # fmt: skip
     zero = np.zeros(count, np.int64)
-    piece = solve_tables(tables, Problems(zero, np.arange(count), zero), threads)
-    return _with_substitutes(region, piece)
-
-
-def _with_substitutes(region: Region, piece: Piece) -> Piece:
-    """A vertex and equal weights where the solver gave up: worse, but admissible."""
+    asked = Problems(zero, np.arange(count), zero)
+    piece = solve_tables(tables, asked, threads)
     stuck = np.flatnonzero(piece.status == FAILED)
     if not len(stuck):
         return piece
-    width = piece.weights.shape[1]
-    return piece.with_answers(stuck, join([_substitute(region, int(k), width) for k in stuck]))
+    return piece.with_answers(stuck, _substitutes(tables, asked.taken(stuck)))
 
 
-def _substitute(region: Region, row: int, width: int) -> Piece:
-    ends, mass = region.ends[row], region.mass[row]
-    present = np.flatnonzero(np.diff(ends) > 0)
-    terms = ends[present] - ends[0] + region.begins[row]
-    weights = np.full((1, width), 1.0 / (width - 1))
-    nan, counts = np.full(1, np.nan), np.array([len(terms)])
-    failed = np.full(1, FAILED, np.int8)
-    return Piece(nan, nan, failed, weights, counts, terms, mass[present], terms, present)
+def _substitutes(tables: Tables, asked: Problems) -> Solution:
+    """A vertex and equal weights where the solver gave up: worse, but admissible."""
+    begins = tables.segments[:-1].reshape(-1, tables.num_groups)[asked.position]
+    lengths = np.diff(tables.segments).reshape(-1, tables.num_groups)[asked.position]
+    row, group = np.nonzero(lengths)
+    count, width = len(asked), tables.num_classes
+    return solution_of(
+        tables,
+        asked,
+        np.bincount(row, minlength=count),
+        begins[row, group],
+        coefficients=tables.mass[0, asked.position[row], group],
+        margin=np.full(count, np.nan),
+        bound=np.full(count, np.nan),
+        status=np.full(count, FAILED, np.int8),
+        rival_weights=np.full((count, width), 1.0 / (width - 1)),
+    )
 
 
 def certify(
@@ -138,17 +143,17 @@ def parts_with(region: Region, slopes: SlopesOf) -> dict[int, Relaxed]:
     return parts
 
 
-def class_weights(piece: Piece, rivals: Integers, classes: int) -> Tensor:
+def class_weights(piece: Solution, rivals: Integers, classes: int) -> Tensor:
     """The game's weights [B, R + 1] as weights [B, C] of classes."""
     weights = torch.zeros(len(rivals), classes, dtype=torch.float64)
-    found = torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:]))
+    found = torch.from_numpy(np.ascontiguousarray(piece.rival_weights[:, 1:]))
     weights.scatter_add_(1, torch.from_numpy(rivals), found)
     return weights / weights.sum(1, keepdim=True)
 
 
 def first_relaxation(
     region: Region, target: Integers, threads: int | None = None
-) -> tuple[Certificate, Piece]:
+) -> tuple[Certificate, Solution]:
     """The cheapest bound: one line a unit, tight at the middle of its interval."""
     parts = region.lines
     classes = region.base.num_classes
@@ -214,15 +219,15 @@ class Cuts:
             slopes = torch.where(seen > 0, a.unsqueeze(1), b.unsqueeze(1))
             lists[k + 1].append(seen * slopes)
 
-    def solve(self) -> Piece:
+    def solve(self) -> Solution:
         """The LP over all bounds."""
         terms = np.concatenate([game.terms for game in self.games], axis=1)
         fixed = np.concatenate([game.fixed for game in self.games], axis=1)
         return play(self.region, Game(terms, fixed))
 
-    def combine(self, piece: Piece) -> tuple[Tensor, SlopesOf]:
+    def combine(self, piece: Solution) -> tuple[Tensor, SlopesOf]:
         """Rival weights and slopes as the LP's dual mixes them."""
-        shares = torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:])).unsqueeze(1)
+        shares = torch.from_numpy(np.ascontiguousarray(piece.rival_weights[:, 1:])).unsqueeze(1)
         weights = (shares @ torch.cat(self.mixtures, dim=1))[:, 0].clamp(min=0.0)
         slopes: SlopesOf = {}
         for number, lists in self.weighted.items():
@@ -237,23 +242,22 @@ class Cuts:
             )
         return weights / weights.sum(1, keepdim=True), slopes
 
-    def combine_pushes(self, piece: Piece) -> dict[int, Tensor]:
+    def combine_pushes(self, piece: Solution) -> dict[int, Tensor]:
         """The multiples [B, k] of inputs as the LP's dual mixes them."""
-        shares = torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:])).unsqueeze(1)
+        shares = torch.from_numpy(np.ascontiguousarray(piece.rival_weights[:, 1:])).unsqueeze(1)
         return {
             number: (shares @ torch.cat(parts, dim=1))[:, 0]
             for number, parts in self.pushes.items()
         }
 
 
-def mixed_at(region: Region, piece: Piece) -> Tensor:
+def mixed_at(region: Region, piece: Solution) -> Tensor:
     """x at the λ of a game, [B, D]."""
     terms = region.places()[1][piece.terms]
-    indptr = np.append(0, np.cumsum(piece.counts))
-    return region.base.mix(region.position, indptr, terms, piece.coefficients)
+    return region.base.mix(region.position, piece.indptr, terms, piece.coefficients)
 
 
-def dense_shares(region: Region, piece: Piece) -> Floats:
+def dense_shares(region: Region, piece: Solution) -> Floats:
     """λ of a game by places, [places]."""
     shares = np.zeros(int(region.begins[-1]))
     shares[piece.terms] = piece.coefficients
