@@ -15,6 +15,7 @@ from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
 from gnn_repair.oracle.metrics import _by_class
 from gnn_repair.oracle.problems import Tables, as_whole, check_number
 from gnn_repair.oracle.rates import Rate
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.published import ACTIVE, REACHABLE
 from tests.helpers.oracle.oracle_cases import exposure_of, members_exposure
 
@@ -45,23 +46,25 @@ def claims(held, supports, seed=1, **changes):
     weights = rng.dirichlet(np.ones(CLASSES - 1), len(supports))
     full = np.stack([np.insert(w, c, 0.0) for w, c in zip(weights, target, strict=True)])
     beta = held.fixed_logits[member, held.nodes[position]]
-    entries = [(i, *entry) for i, lp in enumerate(supports) for entry in lp[3]]
-    owner, term, group = (np.array([e[i] for e in entries], np.int64) for i in range(3))
-    values = {
-        "member": member,
-        "position": position,
-        "target": target,
-        "sign": None,
-        "weights": full,
-        "mass": held.mass[member, position],
-        "fixed": beta[np.arange(len(target)), target, None] - beta,
-        "owner": owner,
-        "term": term,
-        "group": group,
-        "source": held.sources[held.rows[term]].astype(np.int64),
-        "share": np.array([e[3] for e in entries]),
-    }
-    return _Claims(**{**values, **changes})
+    counts = [len(lp[3]) for lp in supports]
+    term, group = (np.array([e[i] for lp in supports for e in lp[3]], np.int64) for i in (0, 1))
+    part = Solution(
+        member=member,
+        recipient=position,
+        node=held.nodes[position],
+        target=target,
+        margin=np.zeros(len(target)),
+        bound=np.zeros(len(target)),
+        status=np.zeros(len(target), np.int8),
+        indptr=np.append(0, np.cumsum(counts)),
+        terms=term,
+        coefficients=changes.pop("share", np.array([e[2] for lp in supports for e in lp[3]])),
+        sources=changes.pop("source", held.sources[held.rows[term]].astype(np.int64)),
+        groups=group,
+    )
+    fixed = beta[np.arange(len(target)), target, None] - beta
+    values = {"weights": full, "mass": held.mass[member, position], "fixed": fixed}
+    return _Claims(part, None, **{**values, **changes})
 
 
 SUPPORTS = [
@@ -119,7 +122,7 @@ def test_admissible_by_hand():
     held = tables()
     fine = claims(held, SUPPORTS)
     assert certificate._admissible(fine) == pytest.approx((0.0, 0.0, 0.0))
-    share = fine.share.copy()
+    share = fine.part.coefficients.copy()
     share[0] += 0.01  # of a mass of one half
     assert certificate._admissible(claims(held, SUPPORTS, share=share))[0] == pytest.approx(0.02)
     share[0], share[1] = -0.05, 2.1  # −0.05 of one half; 0.1 too much of 2
@@ -185,7 +188,7 @@ def test_supports(mass, active, large):
     entries = [(0, g, 2 * ACTIVE) for g in range(GROUPS) for _ in range(active[g])]
     idle = [(0, 0, ACTIVE), (0, 1, 0.0)]  # not above the threshold: not active
     made = claims(held, [(0, 0, 0, entries + idle)], mass=np.array([mass]))
-    assert certificate._oversized(held, made).tolist() == [large]
+    assert certificate._oversized(made).tolist() == [large]
 
 
 def test_errors_are_relative_and_underflow_is_none():
