@@ -454,9 +454,11 @@ def _add_up(room, count):
 @kernel
 def _size(problem, room, g, start, stop):
     """max m_g |ℓ_c − ℓ_r| of terms start : stop, which are of group g."""
-    size = 0.0
+    size, table, c = 0.0, problem.table, uint64(problem.target)
     for t in range(start, stop):
-        size = max(size, widest_gap(problem.rows[t], problem.table, problem.target))
+        row = uint64(problem.rows[t])
+        for r in range(uint64(table.shape[1])):
+            size = max(size, abs(table[row, c] - table[row, r]))
     return size * room.state[MASS, g]
 
 
@@ -607,15 +609,6 @@ def maxima(room, groups, total):
     for g in range(groups):
         best = top(room.buffer, bounds[g], bounds[g + 1])
         state[TOPS, g] = (state[DUAL, g] + best) / total
-
-
-@kernel
-def widest_gap(row, table, target):
-    """max_r |ℓ_c − ℓ_r| of one table row."""
-    size = 0.0
-    for r in range(uint64(table.shape[1])):
-        size = max(size, abs(table[uint64(row), uint64(target)] - table[uint64(row), r]))
-    return size
 
 
 @kernel

@@ -308,12 +308,6 @@ class Solution:
             skipped=self.skipped if len(chosen) == len(self) else 0,
         )
 
-    def with_answers(self, places: Integers, others: Solution) -> Solution:
-        """The same with the answers at ``places`` replaced."""
-        chosen = np.arange(len(self))
-        chosen[places] = len(chosen) + np.arange(len(places))
-        return Solution.concatenate([self, others]).taken(chosen)
-
     @staticmethod
     def concatenate(parts: Sequence[Solution]) -> Solution:
         """One solution after another; what proves bounds behind a head is left out."""
@@ -465,6 +459,13 @@ def solution_of(
         skipped=asked.skipped,
         **fields,
     )
+
+
+def with_answers(solution: Solution, places: Integers, others: Solution) -> Solution:
+    """The same with the answers at ``places`` replaced."""
+    chosen = np.arange(len(solution))
+    chosen[places] = len(chosen) + np.arange(len(places))
+    return Solution.concatenate([solution, others]).taken(chosen)
 
 
 def verdicts(

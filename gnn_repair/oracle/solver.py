@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -202,11 +203,8 @@ def joined(
     exposure: Exposure, parts: list[OutputPart], asked: Problems, threshold: float
 ) -> Solution:
     """The parts' answers as one solution, in the order in which they were asked."""
-    whole = Solution.concatenate([part.solution for part in parts])
-    places = np.concatenate([np.flatnonzero(asked.target == part.output) for part in parts])
-    whole = whole.taken(np.argsort(places))
     return replace(
-        whole,
+        as_asked(asked, [part.solution for part in parts]),
         target=asked.target,
         wanted=asked.wanted,
         outputs=exposure.outputs,
@@ -214,6 +212,12 @@ def joined(
         skipped=asked.skipped,
         parts=tuple(parts),
     )
+
+
+def as_asked(asked: Problems, answers: Sequence[Solution]) -> Solution:
+    """The answers about one output after another, in the order in which they were asked."""
+    order = np.argsort(asked.target, kind="stable")
+    return Solution.concatenate(answers).taken(np.argsort(order))
 
 
 # Links --------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed
 from gnn_repair.oracle.heads.polytope import mixtures, scores
 from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
-from gnn_repair.oracle.solution import Solution, solution_of
+from gnn_repair.oracle.solution import Solution, solution_of, with_answers
 
 SlopesOf = dict[int, Slopes]
 """By number of a curved operation: slopes [B, k], one tensor per input."""
@@ -92,7 +92,7 @@ def play(region: Region, game: Game, threads: int | None = None) -> Solution:
     stuck = np.flatnonzero(piece.status == FAILED)
     if not len(stuck):
         return piece
-    return piece.with_answers(stuck, _substitutes(tables, asked.taken(stuck)))
+    return with_answers(piece, stuck, _substitutes(tables, asked.taken(stuck)))
 
 
 def _substitutes(tables: Tables, asked: Problems) -> Solution:
