@@ -135,10 +135,9 @@ def _verify_all(solution: Solution, tables: Tables, offset: int) -> Verification
         errors, flags = _verify(solution, tables, solved[portion])
         worst, counts = np.maximum(worst, errors), counts + flags
     uncertified = int((solution.status == UNCERTIFIED).sum())
-    figures: list[Any] = [*worst.tolist(), *counts.tolist()]
     tolerance = GENERAL_TOLERANCE if solution.method in GENERAL else TOLERANCE
-    failed = len(solution) - len(solved)
-    return Verification(len(solved), failed, uncertified, *figures, tolerance)
+    figures: list[Any] = [uncertified, *worst.tolist(), *counts.tolist(), tolerance]
+    return Verification(len(solved), len(solution) - len(solved), *figures)
 
 
 def _check_match(solution: Solution, tables: Tables, offset: int) -> None:
