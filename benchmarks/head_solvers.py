@@ -35,7 +35,7 @@ from gnn_repair.exposure.heads.operations import (
     lower,
 )
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.highs import by_columns, new_highs, pass_lp
+from gnn_repair.highs import SparseColumns, new_highs, pass_lp
 from gnn_repair.oracle.heads.polytope import Base, base_of
 from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.solution import Solution
@@ -45,6 +45,13 @@ TANGENTS = 40
 NEAR = 1e-4
 """Values closer to zero than this tell nothing: HiGHS is exact to 1e-6 of numbers up to a
 hundred."""
+
+
+def by_columns(dense: Floats) -> SparseColumns:
+    """The entries of a dense matrix [rows, columns] that are not zero."""
+    column, row = np.nonzero(dense.T)
+    start = np.append(0, np.cumsum(np.bincount(column, minlength=dense.shape[1])))
+    return start, row, dense[row, column]
 
 
 class Program:

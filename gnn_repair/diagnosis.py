@@ -32,10 +32,8 @@ from gnn_repair.oracle.metrics import (
     Changes,
     LabelReach,
     Reach,
-    both_sides,
     least_changes,
     reach,
-    summarise_labels,
 )
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
@@ -288,18 +286,15 @@ class LabelDiagnosis(Diagnosis):
     selection: str
     reach: LabelReach
     """How often a label can be put on its true side, and how often a right one turned over."""
-    true_side: Solution
-    """Can each label be put on its true side?"""
-    other_side: Solution
-    """Can each be turned away from it? The same questions in the same order."""
 
     @property
     def _solution(self) -> Solution:
-        return self.true_side
+        return self.reach.witnesses
 
     def _columns(self) -> dict[str, Any]:
-        asked, wrong = self.true_side, self._wrong
+        asked, found, wrong = self._solution, self.reach, self.reach.wrong
         margin = asked.frozen(self.exposure)["frozen_margin"]
+        turned = found.classes.verdict[np.arange(len(wrong)), 1 - found.true]
         return {
             **asked.subjects(),
             "true": asked.wanted,
@@ -308,32 +303,24 @@ class LabelDiagnosis(Diagnosis):
             "verdict": np.where(wrong, asked.verdict, "right"),
             "gamma": asked.margin,
             "key_messages": asked.key_messages(),
-            "could_turn": np.where(wrong, "", self.other_side.verdict),
+            "could_turn": np.where(wrong, "", turned),
         }
 
     def _sentence(self, i: int) -> str:
-        has = "is" if self._wrong[i] != self.true_side.wanted[i] else "is not"
-        if self._wrong[i]:
-            return f"{self.true_side.subject(i)}: {has} predicted, wrongly. {self.true_side[i]}."
-        return f"{self.true_side.subject(i)}: {has} predicted, rightly."
+        subject, has = self._solution.subject(i), "is" if self.reach.predicted[i] else "is not"
+        if self.reach.wrong[i]:
+            return f"{subject}: {has} predicted, wrongly. {self._solution[i]}."
+        return f"{subject}: {has} predicted, rightly."
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Per label, the share of errors that could be undone beside that of right ones lost."""
         return plots.labels(self.reach, ax=ax)
 
-    @cached_property
-    def _wrong(self) -> NDArray[np.bool_]:
-        predicted = self.true_side.frozen(self.exposure)["predicted"]
-        return np.asarray(predicted != self.true_side.wanted)
-
     def __str__(self) -> str:
-        found, wrong = self.reach, int(self._wrong.sum())
+        found, asked, wrong = self.reach, self._solution, int(self.reach.wrong.sum())
         nodes = self.exposure.mixture if isinstance(self.exposure, LinkExposure) else self.exposure
-        asked = ("labels of " if self.true_side.links is None else "") + self.selection
-        lines = [
-            f"{nodes.origin or 'The model'} is wrong about {wrong:,} of "
-            f"{len(self.true_side):,} {asked}."
-        ]
+        of = ("labels of " if asked.links is None else "") + self.selection
+        lines = [f"{nodes.origin or 'The model'} is wrong about {wrong:,} of {len(asked):,} {of}."]
         if wrong:
             lines.append(
                 "The true side could be had by weighing the same messages differently: error reach "
@@ -503,9 +490,9 @@ def _diagnose_labels(
     exposure: Exposure | LinkExposure, y: Any, nodes: Any, words: str, say: Tell
 ) -> LabelDiagnosis:
     say("asking whether each label can be put on its true side, and on the other")
-    own, other = both_sides(exposure, y, nodes)
-    found = summarise_labels(exposure, own, other)
-    return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, found, own, other)
+    found = reach(exposure, y, nodes)
+    assert isinstance(found, LabelReach)
+    return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, found)
 
 
 def _held(data: Any, exposure: Exposure) -> Any:

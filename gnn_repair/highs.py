@@ -76,13 +76,6 @@ def pass_lp(
     )
 
 
-def by_columns(dense: Floats) -> SparseColumns:
-    """The entries of a dense matrix [rows, columns] that are not zero."""
-    column, row = np.nonzero(dense.T)
-    start = np.append(0, np.cumsum(np.bincount(column, minlength=dense.shape[1])))
-    return start, row, dense[row, column]
-
-
 def status_of(highs: Any) -> str:
     """How the last run ended; ``Optimal`` is the good end."""
     return str(highs.modelStatusToString(highs.getModelStatus()))

@@ -14,15 +14,11 @@ from gnn_repair.oracle.metrics import (
     reach,
     summarise,
 )
-from gnn_repair.oracle.questions import (
-    nearest_reweighting,
-    relaxed_margins,
-    stable_evidence,
-)
+from gnn_repair.oracle.questions import nearest_reweighting
 from gnn_repair.oracle.questions.nearest import Nearest
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
-from gnn_repair.oracle.questions.relaxed import RelaxedMargins, relax
-from gnn_repair.oracle.questions.stable import StableEvidence
+from gnn_repair.oracle.questions.relaxed import RelaxedMargins, relax, relaxed_margins
+from gnn_repair.oracle.questions.stable import StableEvidence, stable_evidence
 from gnn_repair.oracle.rates import Rate
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve

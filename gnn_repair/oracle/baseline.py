@@ -19,6 +19,7 @@ from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import parse_json
+from gnn_repair.oracle.fallback import weigh
 from gnn_repair.oracle.problems import Instance, Tables, instance, require_no_head
 from gnn_repair.oracle.solution import Solution, require_class_answers
 from gnn_repair.published import REACHABLE
@@ -214,12 +215,6 @@ def compare(
 def _answers(solution: Solution) -> pd.DataFrame:
     require_class_answers(solution)
     count = range(len(solution))
-    weights = solution.rival_weights
-    rivals = (
-        []
-        if weights is None
-        else [[[int(r), float(w[r])] for r in w.nonzero()[0]] for w in weights]
-    )
     frame = pd.DataFrame(
         {
             "member": solution.member,
@@ -228,7 +223,7 @@ def _answers(solution: Solution) -> pd.DataFrame:
             "verdict": solution.verdict,
             "margin": [m if np.isfinite(m) else "none" for m in solution.margin.tolist()],
             "witness": [_witness(solution, i) for i in count],
-            "rivals": rivals or [[] for _ in count],
+            "rivals": [_rivals(solution, i) for i in count],
         }
     )
     twice = frame.duplicated(list(KEY))
@@ -239,6 +234,11 @@ def _answers(solution: Solution) -> pd.DataFrame:
             "one answer per node, so keep one of them with restrict"
         )
     return frame
+
+
+def _rivals(solution: Solution, i: int) -> list[list[float]]:
+    weights = np.zeros(0) if solution.rival_weights is None else solution.rival_weights[i]
+    return [[int(r), float(weights[r])] for r in weights.nonzero()[0]]
 
 
 def _witness(solution: Solution, i: int) -> list[list[float]]:
@@ -278,10 +278,7 @@ def _holds(row: Mapping[Any, Any], tables: Tables, place: dict[int, int]) -> boo
 
 def _senders(problem: Instance, tables: Tables, recipient: int) -> dict[tuple[int, int], int]:
     """Where in the LP the term of each (group, source) is; the first of several."""
-    groups = tables.num_groups
-    ends = tables.segments[recipient * groups : (recipient + 1) * groups + 1]
-    group = np.searchsorted(ends, problem.terms, side="right") - 1
-    source = tables.sources[tables.rows[problem.terms]]
+    source, group = tables.origin(np.full(len(problem.terms), recipient), problem.terms)
     pairs = list(zip(group.tolist(), source.tolist(), strict=True))
     return {pair: i for i, pair in reversed(list(enumerate(pairs)))}
 
@@ -310,11 +307,5 @@ def _excludes(problem: Instance, rivals: list[list[Any]], classes: int) -> bool:
     weights = weights[problem.rivals]
     if not weights.sum() > 0:
         return False
-    weights /= weights.sum()
-    values = problem.gaps @ weights
-    best = sum(
-        mass * values[problem.group == group].max(initial=-np.inf)
-        for group, mass in enumerate(problem.mass)
-        if mass > 0
-    )
-    return bool(problem.fixed @ weights + best <= REACHABLE)
+    unused = np.zeros(len(problem.terms))
+    return weigh(problem, unused, weights / weights.sum()).bound <= REACHABLE

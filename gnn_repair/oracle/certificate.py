@@ -24,6 +24,7 @@ from gnn_repair.oracle.problems import (
     Integers,
     Tables,
     against_zero,
+    entries_of,
     require_exposure,
 )
 from gnn_repair.published import ACTIVE, REACHABLE
@@ -133,23 +134,10 @@ def _verify_all(solution: Solution, tables: Tables, offset: int) -> Verification
     for portion in _portions(tables.counts(solution.recipient[solved])):
         errors, flags = _verify(solution, tables, solved[portion])
         worst, counts = np.maximum(worst, errors), counts + flags
-    mass, negative, mixture, margin, bound, gap = (float(value) for value in worst)
-    undecided, misplaced, oversized = (int(count) for count in counts)
-    return Verification(
-        lps=len(solved),
-        failed=len(solution) - len(solved),
-        uncertified=int((solution.status == UNCERTIFIED).sum()),
-        mass=mass,
-        negative=negative,
-        mixture=mixture,
-        margin=margin,
-        bound=bound,
-        gap=gap,
-        undecided=undecided,
-        misplaced=misplaced,
-        oversized=oversized,
-        tolerance=GENERAL_TOLERANCE if solution.method in GENERAL else TOLERANCE,
-    )
+    uncertified = int((solution.status == UNCERTIFIED).sum())
+    tolerance = GENERAL_TOLERANCE if solution.method in GENERAL else TOLERANCE
+    figures: list[Any] = [uncertified, *worst.tolist(), *counts.tolist(), tolerance]
+    return Verification(len(solved), len(solution) - len(solved), *figures)
 
 
 def _check_match(solution: Solution, tables: Tables, offset: int) -> None:
@@ -191,12 +179,8 @@ class _Claims:
     A label or a value is the question about two classes, (0, z_k − θ): it has one rival.
     """
 
-    member: Integers
-    """[L]."""
-    position: Integers
-    """[L]."""
-    target: Integers
-    """[L]."""
+    part: Solution
+    """The L questions, with the k entries of their supports."""
     sign: Floats | None
     """[L]: ±1 by the wanted side, of labels and values."""
     weights: Floats
@@ -205,16 +189,11 @@ class _Claims:
     """[L, G]."""
     fixed: Floats
     """[L, C], or [L, 1]: Δβ."""
-    owner: Integers
-    """[k]: whose support entry it is."""
-    term: Integers
-    """[k]."""
-    group: Integers
-    """[k]."""
-    source: Integers
-    """[k]."""
-    share: Floats
-    """[k]: λ."""
+
+    @property
+    def owner(self) -> Integers:
+        """[k]: whose support entry it is."""
+        return np.repeat(np.arange(len(self.part)), np.diff(self.part.indptr))
 
     @property
     def classes(self) -> int:
@@ -223,38 +202,27 @@ class _Claims:
 
     def leads(self, values: Floats, owner: Integers) -> Floats:
         """By how much rows of outputs [k, C] are ahead of each rival, for questions [k]."""
-        own = values[np.arange(len(values)), self.target[owner], None]
+        own = values[np.arange(len(values)), self.part.target[owner], None]
         return own - values if self.sign is None else self.sign[owner, None] * own
+
+    def by_group(self, values: Any) -> Floats:
+        """[L, G]: the sums of numbers [k] of support entries."""
+        lps, groups = self.mass.shape
+        slot = self.owner * groups + self.part.groups
+        sums: Floats = np.bincount(slot, values, lps * groups).astype(float)
+        return sums.reshape(lps, groups)
 
 
 def _claims(solution: Solution, tables: Tables, chosen: Integers) -> _Claims:
-    member, position = solution.member[chosen], solution.recipient[chosen]
-    target, rows = solution.target[chosen], np.arange(len(chosen))
-    beta = tables.fixed_logits[member, tables.nodes[position]]
-    if solution.rival_weights is not None:
-        sign, weights = None, solution.rival_weights[chosen]
-        fixed = beta[rows, target, None] - beta
-    else:
-        sign, weights = np.where(solution.wanted, 1.0, -1.0)[chosen], np.ones((len(chosen), 1))
-        fixed = sign[:, None] * (beta[rows, target, None] - solution.threshold)
-    counts = np.diff(solution.indptr)[chosen]
-    owner = np.repeat(rows, counts)
-    shift = solution.indptr[chosen] - np.concatenate([[0], np.cumsum(counts)[:-1]])
-    entry = np.repeat(shift, counts) + np.arange(len(owner))
-    return _Claims(
-        member,
-        position,
-        target,
-        sign,
-        weights,
-        tables.mass[member if len(tables.mass) > 1 else 0 * member, position],
-        fixed,
-        owner,
-        solution.terms[entry],
-        solution.groups[entry],
-        solution.sources[entry],
-        solution.coefficients[entry],
-    )
+    part = solution.taken(chosen)
+    beta = tables.fixed_logits[part.member, tables.nodes[part.recipient]]
+    own = beta[np.arange(len(part)), part.target, None]
+    mass = tables.mass[np.minimum(part.member, len(tables.mass) - 1), part.recipient]
+    if part.rival_weights is not None:
+        return _Claims(part, None, part.rival_weights, mass, own - beta)
+    sign = np.where(part.wanted, 1.0, -1.0)
+    fixed = sign[:, None] * (own - part.threshold)
+    return _Claims(part, sign, np.ones((len(part), 1)), mass, fixed)
 
 
 def _verify(
@@ -262,8 +230,8 @@ def _verify(
 ) -> tuple[Floats, NDArray[np.int64]]:
     """The six worst errors of the chosen LPs, and how many are undecided, misplaced, oversized."""
     claims = _claims(solution, tables, chosen)
-    margin, bound = solution.margin[chosen], solution.bound[chosen]
-    claimed = solution.status[chosen] != UNCERTIFIED
+    margin, bound = claims.part.margin, claims.part.bound
+    claimed = claims.part.status != UNCERTIFIED
     with np.errstate(all="ignore"):
         reached, reached_size = _reached(tables, claims)
         limit, limit_size, tied_size = _limits(tables, claims)
@@ -279,7 +247,7 @@ def _verify(
             ]
         )
     undecided = claimed & ((margin > REACHABLE) != (bound > REACHABLE))
-    flags = [undecided, _misplaced(tables, claims), _oversized(tables, claims)]
+    flags = [undecided, _misplaced(tables, claims), _oversized(claims)]
     counts = np.array([int(flag.sum()) for flag in flags], np.int64)
     return np.nan_to_num(errors, nan=np.inf), counts
 
@@ -293,12 +261,11 @@ def _relative(error: Floats, size: Floats) -> float:
 
 def _admissible(claims: _Claims) -> tuple[float, float, float]:
     """How far λ is from its masses, λ and w from nonnegative, and w from a mixture of rivals."""
-    lps, groups = claims.mass.shape
-    slot = claims.owner * groups + claims.group
-    totals = np.bincount(slot, claims.share, lps * groups).reshape(lps, groups)
-    mass = np.where(claims.mass > 0, claims.mass, 1.0)
-    lowest = float((claims.share / mass.ravel()[slot]).min(initial=0.0))
-    own = claims.weights[np.arange(lps), claims.target] if claims.sign is None else np.zeros(1)
+    part, mass = claims.part, np.where(claims.mass > 0, claims.mass, 1.0)
+    totals = claims.by_group(part.coefficients)
+    lowest = float((part.coefficients / mass[claims.owner, part.groups]).min(initial=0.0))
+    rows = np.arange(len(part))
+    own = claims.weights[rows, part.target] if claims.sign is None else np.zeros(1)
     return (
         float((np.abs(totals - claims.mass) / mass).max(initial=0.0)),
         max(0.0, -lowest, -float(claims.weights.min(initial=0.0))),
@@ -309,13 +276,14 @@ def _admissible(claims: _Claims) -> tuple[float, float, float]:
 def _reached(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
     """[L]: the worst rival's margin under λ, and the size of the numbers it is the sum of (the
     largest, where rounding cannot tell which rival is the worst)."""
-    table = tables.contributions[claims.member[claims.owner], tables.rows[claims.term]]
-    parts = claims.share[:, None] * claims.leads(table, claims.owner)
+    part, owner = claims.part, claims.owner
+    table = tables.contributions[part.member[owner], tables.rows[part.terms]]
+    parts = part.coefficients[:, None] * claims.leads(table, owner)
     margins, sizes = claims.fixed.copy(), np.abs(claims.fixed)
-    np.add.at(margins, claims.owner, parts)
-    np.add.at(sizes, claims.owner, np.abs(parts))
+    np.add.at(margins, owner, parts)
+    np.add.at(sizes, owner, np.abs(parts))
     if claims.sign is None:
-        margins[np.arange(len(margins)), claims.target] = np.inf
+        margins[np.arange(len(margins)), part.target] = np.inf
     worst = margins.min(1)
     tied = margins - ROUNDING * sizes <= worst[:, None]
     return worst, np.where(tied, sizes, 0.0).max(1)
@@ -325,17 +293,16 @@ def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
     """[L]: what no reweighting exceeds, by w, the size of the numbers it is the sum of, and the
     largest such size where rounding cannot tell which term is the best."""
     groups = tables.num_groups
-    segment = claims.position[:, None] * groups + np.arange(groups)
-    low, counts = tables.segments[segment].ravel(), np.diff(tables.segments)[segment].ravel()
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    owner = np.repeat(np.arange(len(segment)), counts.reshape(-1, groups).sum(1))
-    term = np.repeat(low - starts, counts) + np.arange(len(owner))
-    table = tables.contributions[claims.member[owner], tables.rows[term]]
+    segment = (claims.part.recipient[:, None] * groups + np.arange(groups)).ravel()
+    term, counts = entries_of(tables.segments, segment), np.diff(tables.segments)[segment]
+    starts = np.cumsum(counts) - counts
+    owner = np.repeat(np.arange(len(segment)) // groups, counts)
+    table = tables.contributions[claims.part.member[owner], tables.rows[term]]
     parts = claims.leads(table, owner)
     # Zero weights are left out by name: 0 · ∞ would be no number.
     parts = np.where(claims.weights[owner] != 0, parts * claims.weights[owner], 0.0)
     scores, sizes = parts.sum(1), np.abs(parts).sum(1)
-    tops, widths, tied = np.zeros((3, len(low)))
+    tops, widths, tied = np.zeros((3, len(segment)))
     filled = counts > 0
     if filled.any():
         tops[filled] = np.maximum.reduceat(scores, starts[filled])
@@ -353,19 +320,17 @@ def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
 
 def _misplaced(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:
     """[L]: whether some λ sits where it must not, or under a wrong name."""
-    segment = claims.position[claims.owner] * tables.num_groups + claims.group
-    begin, end = tables.segments[segment], tables.segments[segment + 1]
-    wrong = (claims.term < begin) | (claims.term >= end)
-    wrong |= tables.sources[tables.rows[claims.term]] != claims.source
-    wrong[1:] |= (np.diff(claims.owner) == 0) & (np.diff(claims.term) <= 0)
-    return np.bincount(claims.owner, wrong, len(claims.member)) > 0
+    part, owner = claims.part, claims.owner
+    segment = part.recipient[owner] * tables.num_groups + part.groups
+    wrong = (part.terms < tables.segments[segment]) | (part.terms >= tables.segments[segment + 1])
+    wrong |= tables.sources[tables.rows[part.terms]] != part.sources
+    wrong[1:] |= (np.diff(owner) == 0) & (np.diff(part.terms) <= 0)
+    return np.bincount(owner, wrong, len(part)) > 0
 
 
-def _oversized(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:
+def _oversized(claims: _Claims) -> NDArray[np.bool_]:
     """[L]: whether a support is larger than that of a basic solution."""
-    lps, groups = claims.mass.shape
-    slot = claims.owner * groups + claims.group
-    active = np.bincount(slot, claims.share > ACTIVE, lps * groups).reshape(lps, groups)
+    active = claims.by_group(claims.part.coefficients > ACTIVE)
     present, classes = (claims.mass > 0).sum(1), claims.classes
     large = (active.sum(1) > classes + present - 2) | (active > classes - 1).any(1)
     flags: NDArray[np.bool_] = large & (present > 0)
@@ -389,10 +354,11 @@ def _verify_parts(solution: Solution, exposure: Exposure) -> Verification:
             pair = part.solution.margin[i] + moved, part.solution.bound[i] + moved
             told.setdefault((place, part.output, wanted), []).append(pair)
     strange = 0
-    assert solution.wanted is not None
-    keys = zip(solution.recipient, solution.target, solution.wanted, strict=True)
-    for i, (place, target, wanted) in enumerate(keys):
-        pairs = told.get((int(place), int(target), bool(wanted)), [])
+    keys = zip(
+        solution.recipient.tolist(), solution.target.tolist(), solution.wanted.tolist(), strict=True
+    )
+    for i, key in enumerate(keys):
+        pairs = told.get(key, [])
         attained = any(np.isclose(m, solution.margin[i], rtol=1e-12) for m, _ in pairs)
         proved = any(b == solution.bound[i] or np.isclose(b, solution.bound[i]) for _, b in pairs)
         strange += not (attained and proved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -20,6 +21,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.from_model import expose
 from gnn_repair.exposure.pieces import require_outputs
 from gnn_repair.exposure.value import Exposure
+from gnn_repair.oracle.problems import Tables, entries_of
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 
@@ -97,8 +99,20 @@ class OracleExplainer(ExplainerAlgorithm):
         solution = solve(exposure, target, nodes, threads=self.threads)
         masks = masks_of(solution, exposure, edge_index)
         edge_mask, group_mask = (mask.to(x.device) for mask in masks)
-        _prepare(model, layers, (x, edge_index), (edge_mask, group_mask), kwargs)
-        _check_faithful(model, exposure, solution, (x, edge_index), edge_mask, kwargs)
+
+        def run() -> Tensor:
+            with torch.no_grad():
+                out: Tensor = model(x, edge_index, **kwargs)
+            return out
+
+        columns = (edge_index[1] * x.shape[0] + edge_index[0]).cpu().numpy()
+        _prepare(model, run, layers, columns, x.shape[0], (edge_mask, group_mask))
+        try:
+            set_masks(model, edge_mask, edge_index, apply_sigmoid=False)
+            masked = run()[solution.node].double().cpu()
+        finally:
+            clear_masks(model)
+        _check_faithful(masked, exposure, solution)
         more = {"group_mask": group_mask} if exposure.num_groups > 1 else {}
         return Explanation(edge_mask=edge_mask, solution=solution, **more)
 
@@ -122,10 +136,11 @@ class OracleExplainer(ExplainerAlgorithm):
 
 def _prepare(
     model: nn.Module,
+    run: Callable[[], Tensor],
     layers: Layers,
-    graph: tuple[Tensor, Tensor],
+    columns: NDArray[np.int64],
+    size: int,
     masks: tuple[Tensor, Tensor],
-    kwargs: dict[str, Any],
 ) -> None:
     """Only ``layers`` take masks, and they take them in the order of their own messages."""
     for module in model.modules():
@@ -142,8 +157,7 @@ def _prepare(
         _forget_columns(layer)
         handles.append(layer.register_propagate_forward_pre_hook(note))
     try:
-        with torch.no_grad():
-            model(*graph, **kwargs)
+        run()
     finally:
         for handle in handles:
             handle.remove()
@@ -153,21 +167,14 @@ def _prepare(
                 "the exposed layer propagates several times or along no list of edges, so no edge "
                 "mask reweights it; use solve instead"
             )
-        _note_columns(layer, seen[layer][0], graph, (masks[0], masks[1][:, groups]))
-
-
-def _note_columns(
-    layer: MessagePassing, entries: Tensor, graph: tuple[Tensor, Tensor], masks: Any
-) -> None:
-    """Tell a layer which column of the graph each of its messages belongs to."""
-    size, edge_index = graph[0].shape[0], graph[1]
-    columns = (edge_index[1] * size + edge_index[0]).cpu().numpy()
-    own = (entries[1] * size + entries[0]).cpu().numpy()
-    order = np.argsort(columns, kind="stable")
-    place = order[np.searchsorted(columns[order], own).clip(max=len(columns) - 1)]
-    if (columns[place] == own).all():
-        layer._mask_columns = torch.from_numpy(place), len(columns), *masks
-        layer.explain_message = MethodType(explain_message, layer)
+        # Which column of the graph each of its messages belongs to.
+        own = (seen[layer][0][1] * size + seen[layer][0][0]).cpu().numpy()
+        order = np.argsort(columns, kind="stable")
+        place = order[np.searchsorted(columns[order], own).clip(max=len(columns) - 1)]
+        if (columns[place] == own).all():
+            by_group = masks[1][:, groups]
+            layer._mask_columns = torch.from_numpy(place), len(columns), masks[0], by_group
+            layer.explain_message = MethodType(explain_message, layer)
 
 
 def _forget_columns(layer: MessagePassing) -> None:
@@ -176,23 +183,10 @@ def _forget_columns(layer: MessagePassing) -> None:
         layer.__dict__.pop(name, None)
 
 
-def _check_faithful(
-    model: nn.Module,
-    exposure: Exposure,
-    solution: Solution,
-    graph: tuple[Tensor, Tensor],
-    mask: Tensor,
-    kwargs: dict[str, Any],
-) -> None:
+def _check_faithful(seen: Tensor, exposure: Exposure, solution: Solution) -> None:
     """Raise InputError unless the masked model is the reweighted one at the solved nodes."""
     weights = solution.dense(exposure)
     expected = exposure.logits(weights)[0, solution.recipient].cpu()
-    try:
-        set_masks(model, mask, graph[1], apply_sigmoid=False)
-        with torch.no_grad():
-            seen = model(*graph, **kwargs)[solution.node].double().cpu()
-    finally:
-        clear_masks(model)
     # A log-softmax head shifts all classes of a node alike.
     seen, expected = (z - z.mean(1, keepdim=True) for z in (seen, expected))
     gap = float(((seen - expected).abs() / expected.abs().clamp(min=1)).max())
@@ -240,15 +234,15 @@ def masks_of(
         raise InputError("relaxed masses have terms without an edge; use solve instead")
     if len(np.unique(solution.node)) < len(solution):
         raise InputError("several classes of one node have no place in one mask; explain one")
-    terms, recipient = _terms_of(solution, exposure)
-    size = exposure.num_nodes
-    source = exposure.sources.cpu().numpy()[exposure.rows.cpu().numpy()[terms]].astype(np.int64)
+    tables, size = Tables.of(exposure), exposure.num_nodes
+    terms = entries_of(tables.segments[:: tables.num_groups], solution.recipient)
+    owner = np.repeat(solution.recipient, tables.counts(solution.recipient))
+    source, group = tables.origin(owner, terms)
     alpha = exposure.coefficients[0].double().cpu().numpy()
     share = np.zeros(exposure.num_terms)
     share[solution.terms] = solution.coefficients
-    keys, where = np.unique(recipient * size + source, return_inverse=True)
+    keys, where = np.unique(tables.nodes[owner] * size + source, return_inverse=True)
     columns = (edge_index[1] * size + edge_index[0]).cpu().numpy()
-    group = _groups_of(exposure, terms)
     whole, moved = np.zeros((2, len(keys), exposure.num_groups))
     np.add.at(whole, (where, group), alpha[terms])
     np.add.at(moved, (where, group), share[terms])
@@ -257,23 +251,6 @@ def masks_of(
     together = _on_columns(keys, whole.sum(1)[:, None], moved.sum(1)[:, None], columns)[:, 0]
     dtype = exposure.coefficients.dtype
     return torch.from_numpy(together).to(dtype), torch.from_numpy(by_group).to(dtype)
-
-
-def _terms_of(
-    solution: Solution, exposure: Exposure
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All terms of the solved nodes, and the node of each."""
-    ends = exposure.segments[:: exposure.num_groups].cpu().numpy()
-    position = solution.recipient
-    counts = ends[position + 1] - ends[position]
-    starts = np.cumsum(counts) - counts
-    terms = np.arange(counts.sum()) + np.repeat(ends[position] - starts, counts)
-    return terms, np.repeat(solution.node, counts)
-
-
-def _groups_of(exposure: Exposure, terms: NDArray[np.int64]) -> NDArray[np.int64]:
-    ends = exposure.segments.cpu().numpy()
-    return np.asarray((np.searchsorted(ends, terms, side="right") - 1) % exposure.num_groups)
 
 
 def _on_columns(

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnn_repair.highs import TIGHT, SparseColumns, new_highs, pass_lp, status_of
-from gnn_repair.oracle.lps import BLUR, Piece, over_lps, solve_tables
+from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
+from gnn_repair.oracle.lps import BLUR, over_lps, solve_tables
 from gnn_repair.oracle.problems import (
     FAILED,
     FALLBACK,
@@ -31,6 +32,7 @@ from gnn_repair.oracle.problems import (
     instance,
     on_terms,
 )
+from gnn_repair.oracle.solution import Solution, solution_of, with_answers
 from gnn_repair.published import REACHABLE
 
 ACCEPT = 1e-10
@@ -63,7 +65,7 @@ ZERO, ONE = Fraction(0), Fraction(1)
 
 def solve_with_second_attempts(
     tables: Tables, asked: Problems, threads: int | None = None
-) -> Piece:
+) -> Solution:
     """Our own solver on any tables, and what helps where it gives up."""
     whole = solve_tables(tables, asked, threads)
     stuck = np.flatnonzero(whole.status == FAILED)
@@ -75,41 +77,40 @@ def solve_with_second_attempts(
     found, highs = _without_dominated(tables, left, lps, kept), Highs()
     for i, problem in enumerate(lps):
         if found[i].status == FAILED:
-            reduced, first = problem.part(kept[i]), whole.weights[stuck[i]][problem.rivals]
+            reduced, first = problem.part(kept[i]), whole.rival_weights[stuck[i]][problem.rivals]
             if all(np.isfinite(x).all() for x in (reduced.columns, reduced.fixed)):
                 found[i] = _carefully(reduced, first, found[i], highs)
             else:
                 found[i] = failed(problem, "its differences are beyond double precision")
-    return whole.with_answers(stuck, _packed(tables, left.position, found))
+    return with_answers(whole, stuck, _packed(tables, left, found))
 
 
-def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> Piece:
+def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> Solution:
     """Every LP by highspy alone."""
 
     def answer(index: int, highs: Highs) -> Answer:
         return highs.solve(_instance(tables, asked, index))
 
-    return _packed(tables, asked.position, over_lps(len(asked), answer, Highs, threads))
+    return _packed(tables, asked, over_lps(len(asked), answer, Highs, threads))
 
 
 def _instance(tables: Tables, asked: Problems, index: int) -> Instance:
     return instance(tables, *(int(a[index]) for a in (asked.member, asked.position, asked.target)))
 
 
-def _packed(tables: Tables, positions: Integers, answers: Sequence[Answer]) -> Piece:
-    """The answers for the recipients at ``positions``."""
-    counts = np.array([len(answer.terms) for answer in answers])
-    terms = np.concatenate([answer.terms for answer in answers])
-    return Piece(
-        np.array([answer.margin for answer in answers]),
-        np.array([answer.bound for answer in answers]),
-        np.array([answer.status for answer in answers], np.int8),
-        np.stack([answer.weights for answer in answers]),
-        counts,
-        terms,
-        np.concatenate([answer.coefficients for answer in answers]),
-        *tables.origin(np.repeat(positions, counts), terms),
-        {k: answer.reason for k, answer in enumerate(answers) if answer.reason},
+def _packed(tables: Tables, asked: Problems, answers: Sequence[Answer]) -> Solution:
+    """One solution of an answer per LP."""
+    return solution_of(
+        tables,
+        asked,
+        [len(answer.terms) for answer in answers],
+        np.concatenate([answer.terms for answer in answers]),
+        coefficients=np.concatenate([answer.coefficients for answer in answers]),
+        margin=np.array([answer.margin for answer in answers]),
+        bound=np.array([answer.bound for answer in answers]),
+        status=np.array([answer.status for answer in answers], np.int8),
+        rival_weights=np.stack([answer.weights for answer in answers]),
+        reasons={k: answer.reason for k, answer in enumerate(answers) if answer.reason},
     )
 
 
@@ -125,13 +126,12 @@ def _without_dominated(
     terms, owner = np.concatenate(each), np.repeat(np.arange(len(fewer)), [len(t) for t in each])
     reduced = on_terms(tables, asked.position[fewer], owner, terms)
     lone = Problems(asked.member[fewer], np.arange(len(fewer)), asked.target[fewer])
-    piece = solve_tables(reduced, lone, 1)
-    ends = np.append(0, np.cumsum(piece.counts))
+    again = solve_tables(reduced, lone, 1)
     for k, i in enumerate(fewer):
-        if piece.status[k] == OPTIMAL:
-            part = slice(ends[k], ends[k + 1])
-            numbers = float(piece.margin[k]), float(piece.bound[k]), piece.weights[k]
-            support = terms[piece.terms[part]], piece.coefficients[part]
+        if again.status[k] == OPTIMAL:
+            one = again[k]
+            numbers = one.margin, one.bound, again.rival_weights[k]
+            support = terms[one.terms], one.coefficients
             reason = f"solved again without {int((~kept[i]).sum())} dominated terms"
             found[i] = Answer(*numbers, *support, FALLBACK, reason)
     return found
@@ -330,24 +330,42 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float) -> A
     return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
 
 
-def oracle_matrix(columns: Floats, group: Integers, masses: Floats | None = None) -> SparseColumns:
-    """The constraint matrix: K terms, then γ.
+def pass_oracle(highs: Any, problem: Instance, unit: float, pinned: float | None = None) -> Floats:
+    """Give highspy the LP, min −γ over x and γ, or the set of x ≤ 1 whose γ is ``pinned``.
 
-    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups; ``masses`` [K]
-    stand for the ones in the latter.
+    Columns are K terms, then γ; rows γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for
+    the B groups. Columns of D longer than ``unit``, which all numbers are divided by, are shortened
+    to it, so that a message that nobody uses sets no scale. Returns what each x_a was divided by.
     """
-    count, rivals = columns.shape
+    count, rivals = problem.gaps.shape
+    columns, least, one = problem.columns, problem.fixed.min(), np.ones(len(problem.mass))
+    with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
+        fixed = (problem.fixed - least) / unit
+    lengths = np.maximum(np.abs(columns).max(1, initial=0.0), unit)
+    shorter: Floats = unit / lengths
+    cost, low, high, most = -1.0, -np.inf, np.inf, np.full(count, np.inf)
+    if pinned is not None:
+        cost, low, most = 0.0, (pinned - least) / unit, 1 / shorter
+        high = low
     index = np.empty((count, rivals + 1), np.int64)
     index[:, :rivals] = np.arange(rivals)
-    index[:, rivals] = rivals + group
-    ones = np.ones(count) if masses is None else masses
-    value = np.concatenate([-columns, ones[:, None]], axis=1)
+    index[:, rivals] = rivals + problem.group
+    value = np.concatenate([-(columns / lengths[:, None]), shorter[:, None]], axis=1)
     start = np.arange(count + 1) * (rivals + 1)
-    return (
-        np.append(start, start[-1] + rivals),
-        np.concatenate([index.ravel(), np.arange(rivals)]),
-        np.concatenate([value.ravel(), np.ones(rivals)]),
+    pass_lp(
+        highs,
+        np.append(np.zeros(count), cost),
+        np.append(np.zeros(count), low),
+        np.append(most, high),
+        np.concatenate([np.full(rivals, -np.inf), one]),
+        np.concatenate([fixed, one]),
+        (
+            np.append(start, start[-1] + rivals),
+            np.concatenate([index.ravel(), np.arange(rivals)]),
+            np.concatenate([value.ravel(), np.ones(rivals)]),
+        ),
     )
+    return shorter
 
 
 class Highs:
@@ -357,27 +375,8 @@ class Highs:
         self._highs = new_highs(tolerance)
 
     def load(self, problem: Instance, unit: float | None = None) -> Floats:
-        """Build the scaled LP, min −γ over x and γ; returns what each x_a was divided by, [K].
-
-        Columns longer than ``unit`` (the longest one's length unless given) are shortened to it.
-        """
-        infinity, unit = np.inf, problem.scale if unit is None else unit
-        count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
-        with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
-            fixed = (problem.fixed - problem.fixed.min()) / unit
-        columns = problem.columns
-        lengths = np.maximum(np.abs(columns).max(1, initial=0.0), unit)
-        pass_lp(
-            self._highs,
-            np.append(np.zeros(count), -1.0),
-            np.append(np.zeros(count), -infinity),
-            np.full(count + 1, infinity),
-            np.concatenate([np.full(rivals, -infinity), np.ones(groups)]),
-            np.concatenate([fixed, np.ones(groups)]),
-            oracle_matrix(columns / lengths[:, None], problem.group, unit / lengths),
-        )
-        shorter: Floats = unit / lengths
-        return shorter
+        """Build the LP, scaled by ``unit`` or the longest column; see :func:`pass_oracle`."""
+        return pass_oracle(self._highs, problem, problem.scale if unit is None else unit)
 
     def run(self) -> str:
         """Solve what was loaded; returns the model status."""
@@ -461,7 +460,7 @@ def _with_champions(gaps: Floats) -> NDArray[np.bool_]:
 #
 #     max γ   s.t.   γ + s_r − Σ_a λ_a (ℓ_c − ℓ_r) = d_r,   Σ_{a∈g} λ_a = m_g,   λ, s ≥ 0,
 #
-# with γ always basic and, of the basis inverse, only the columns of tight rivals and masses kept.
+# with γ always basic; a loose rival's column of the basis inverse is a unit vector.
 
 
 @dataclass(frozen=True)
@@ -518,8 +517,14 @@ class _Basis:
         self.head[self.lead] = -1
         self.values = [d - least for d in reached] + masses
         self.values[self.lead] = least
-        self.inverse = self._first_inverse(start)
-        self.loose = {r: r for r in range(self.rivals) if r != self.lead}
+        # The columns of the basis inverse: loose rivals, the lead, masses.
+        self.inverse = [[Fraction(i == r) for i in range(self.size)] for r in range(self.size)]
+        self.inverse[self.lead][: self.rivals] = [-ONE] * self.rivals
+        self.inverse[self.lead][self.lead] = ONE
+        for g, a in enumerate(start):
+            gaps, column = self.column(a), self.inverse[self.rivals + g]
+            column[: self.rivals] = [gap - gaps[self.lead] for gap in gaps]
+            column[self.lead] = gaps[self.lead]
 
     def column(self, a: int) -> list[Fraction]:
         """[R]: the gaps of term a."""
@@ -527,28 +532,15 @@ class _Basis:
             self.columns[a] = [Fraction(x) for x in self.problem.gaps[a].tolist()]
         return self.columns[a]
 
-    def _first_inverse(self, start: list[int]) -> dict[int, list[Fraction]]:
-        """Stored columns of the inverse, by row: those of ``lead`` and of the masses."""
-        lead, rivals = self.lead, self.rivals
-        own = [-ONE] * rivals + [ZERO] * (self.size - rivals)
-        own[lead] = ONE
-        inverse = {lead: own}
-        for g, a in enumerate(start):
-            gaps = self.column(a)
-            column = [gap - gaps[lead] for gap in gaps] + [ZERO] * (self.size - rivals)
-            column[lead], column[rivals + g] = gaps[lead], ONE
-            inverse[rivals + g] = column
-        return inverse
-
     def weights(self) -> dict[int, Fraction]:
         """w of the tight rivals."""
-        rows = (r for r in self.inverse if r < self.rivals)
-        return {r: self.inverse[r][self.lead] for r in rows}
+        rivals = ((r, self.inverse[r][self.lead]) for r in range(self.rivals))
+        return {r: w for r, w in rivals if w}
 
     def rate(self, a: int, weights: dict[int, Fraction]) -> Fraction:
         """How fast γ rises with λ_a: w·gap − u_g."""
         gaps, group = self.column(a), self.rivals + int(self.problem.group[a])
-        total = sum((w * gaps[r] for r, w in weights.items() if w), ZERO)
+        total = sum((w * gaps[r] for r, w in weights.items()), ZERO)
         return total - self.inverse[group][self.lead]
 
     def entering(self, careful: bool) -> int | None:
@@ -585,11 +577,9 @@ class _Basis:
             return list(self.inverse[enter - self.terms])
         gaps = self.column(enter)
         fall = list(self.inverse[self.rivals + int(self.problem.group[enter])])
-        for r, column in self.inverse.items():
-            if r < self.rivals and gaps[r]:
-                fall = [a - gaps[r] * b if b else a for a, b in zip(fall, column, strict=True)]
-        for r, place in self.loose.items():
-            fall[place] -= gaps[r]
+        for gap, column in zip(gaps, self.inverse, strict=False):
+            if gap:
+                fall = [a - gap * b if b else a for a, b in zip(fall, column, strict=True)]
         return fall
 
     def exchange(self, enter: int, careful: bool) -> None:
@@ -599,21 +589,13 @@ class _Basis:
         length = min(self.values[i] / fall[i] for i in blocking)
         first = [i for i in blocking if self.values[i] == length * fall[i]]
         leave = min(first, key=lambda i: self.head[i] if careful else -fall[i])
-        out, pivot = self.head[leave], fall[leave]
-        if out >= self.terms:
-            row = out - self.terms
-            del self.loose[row]
-            self.inverse[row] = [ONE if i == leave else ZERO for i in range(self.size)]
-        for column in self.inverse.values():
-            share = column[leave] / pivot
+        for column in self.inverse:
+            share = column[leave] / fall[leave]
             if share:
                 column[:] = [a - share * b if b else a for a, b in zip(column, fall, strict=True)]
             column[leave] = share
         self.values = [a - length * b if b else a for a, b in zip(self.values, fall, strict=True)]
         self.values[leave], self.head[leave] = length, enter
-        if enter >= self.terms:
-            del self.inverse[enter - self.terms]
-            self.loose[enter - self.terms] = leave
 
     def answer(self) -> ExactAnswer:
         """The basic solution and its dual."""

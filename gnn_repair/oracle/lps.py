@@ -9,29 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy import uint64
-from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
 from gnn_repair.kernel_cache import cached_njit
-from gnn_repair.oracle.problems import (
-    FAILED,
-    FIXED,
-    OPTIMAL,
-    Floats,
-    Integers,
-    Problems,
-    Tables,
-    as_whole,
-    entries_of,
-)
+from gnn_repair.oracle.problems import FAILED, FIXED, OPTIMAL, Problems, Tables, as_whole
 from gnn_repair.oracle.simplex import (
     BOUNDS,
     CANDIDATES,
@@ -62,6 +50,7 @@ from gnn_repair.oracle.simplex import (
     start,
     top,
 )
+from gnn_repair.oracle.solution import Solution, solution_of
 from gnn_repair.published import REACHABLE
 from gnn_repair.startup import collection_paused
 
@@ -91,49 +80,7 @@ LARGE = 4096.0
 """The scale changes when the longest column's squared length is above this, or below the
 inverse: lengths from 1/64 to 64 leave the tolerances, which are meant for lengths about one, two
 decimals either way."""
-PER_LP = ("margin", "bound", "status", "weights", "counts")
-PER_TERM = ("terms", "coefficients", "sources", "groups")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """n answers; see :class:`~gnn_repair.oracle.solution.Solution`."""
-
-    margin: Floats
-    bound: Floats
-    status: NDArray[np.int8]
-    weights: Floats
-    counts: Integers
-    """[n]: size of each support; the four arrays below hold one support after another."""
-    terms: Integers
-    coefficients: Floats
-    sources: Integers
-    groups: Integers
-    reasons: dict[int, str] = field(default_factory=dict)
-
-    def with_answers(self, places: Integers, others: Piece) -> Piece:
-        """The same with the answers at ``places`` replaced."""
-        both, chosen = join([self, others]), np.arange(len(self.margin))
-        chosen[places] = len(chosen) + np.arange(len(places))
-        entries = entries_of(np.append(0, np.cumsum(both.counts)), chosen)
-        arrays = {name: getattr(both, name)[chosen] for name in PER_LP}
-        arrays |= {name: getattr(both, name)[entries] for name in PER_TERM}
-        reasons = {i: both.reasons[k] for i, k in enumerate(chosen.tolist()) if k in both.reasons}
-        return Piece(**arrays, reasons=reasons)
-
-
-def join(pieces: Sequence[Piece]) -> Piece:
-    """One piece of several."""
-    arrays = {
-        name: np.concatenate([getattr(piece, name) for piece in pieces])
-        for name in PER_LP + PER_TERM
-    }
-    reasons, offset = dict[int, str](), 0
-    for piece in pieces:
-        reasons |= {offset + k: text for k, text in piece.reasons.items()}
-        offset += len(piece.margin)
-    return Piece(**arrays, reasons=reasons)
 
 
 def check_threads(threads: Any) -> None:
@@ -167,37 +114,38 @@ def over_lps(
         return list(pool.map(work, range(count)))
 
 
-def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
+def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Solution:
     """Our own solver alone on any tables; where it gives up the status is FAILED."""
     starts = range(0, len(asked), CHUNK)
 
-    def work(place: int, room: Room) -> Piece:
+    def work(place: int, room: Room) -> Solution:
         first = starts[place]
-        return _solve_chunk(tables, asked, first, min(first + CHUNK, len(asked)), room)
+        return _solve_chunk(tables, asked.taken(slice(first, first + CHUNK)), room)
 
     def make() -> Room:
         return new_room(tables.num_classes, tables.num_groups)
 
     if not solve_range.signatures:
         with collection_paused():  # compiles, or loads what was compiled
-            _solve_chunk(tables, asked, 0, 0, make())
-    return join(over_lps(len(starts), work, make, threads))
+            _solve_chunk(tables, asked.taken(slice(0)), make())
+    return Solution.concatenate(over_lps(len(starts), work, make, threads))
 
 
-def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: Room) -> Piece:
-    size, width = last - first, tables.num_classes + tables.num_groups - 2
+def _solve_chunk(tables: Tables, asked: Problems, room: Room) -> Solution:
+    size, width = len(asked), tables.num_classes + tables.num_groups - 2
     margin, bound = np.empty(size), np.empty(size)
     status, counts = np.empty(size, np.int8), np.empty(size, np.int64)
     weights = np.empty((size, tables.num_classes))
     terms, shares = np.empty(size * width, np.int64), np.empty(size * width)
     filled = solve_range(
-        first, last, asked.member, asked.position, asked.target, tables.nodes, tables.segments,
-        tables.rows, tables.contributions, tables.mass, tables.fixed_logits,
+        asked.member, asked.position, asked.target, tables.nodes, tables.segments, tables.rows,
+        tables.contributions, tables.mass, tables.fixed_logits,
         room, margin, bound, status, weights, counts, terms, shares,
     )  # fmt: skip
-    terms, position = terms[:filled], np.repeat(asked.position[first:last], counts)
-    origin = tables.origin(position, terms)
-    return Piece(margin, bound, status, weights, counts, terms, shares[:filled], *origin)
+    return solution_of(
+        tables, asked, counts, terms[:filled], coefficients=shares[:filled],
+        margin=margin, bound=bound, status=status, rival_weights=weights,
+    )  # fmt: skip
 
 
 # One LP after another -----------------------------------------------------------------------------
@@ -205,18 +153,18 @@ def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: R
 
 @cached_njit(**ENTRY)
 def solve_range(
-    first, last, members, positions, targets, nodes, segments, rows, tables, masses,
-    fixed_logits, room, margin, bound, status, weights, counts, terms, shares,
+    members, positions, targets, nodes, segments, rows, tables, masses, fixed_logits, room,
+    margin, bound, status, weights, counts, terms, shares,
 ):  # fmt: skip
-    """Solve LPs ``first : last``; LP i writes row i − first of the first five outputs.
+    """Solve L LPs; LP k writes row k of the first five outputs.
 
     members, positions, targets [L]; nodes [n]; tables [S, R, C]; masses [S or 1, n, G]; weights
-    [·, C]: w; counts [·]: size of the support; terms and shares: the support and its λ, one LP
+    [L, C]: w; counts [L]: size of the support; terms and shares: the support and its λ, one LP
     after another. Returns how many of these there are.
     """
     filled = np.int64(0)
-    for i in range(first, last):
-        s, p, c, k = members[i], positions[i], targets[i], i - first
+    for k in range(members.shape[0]):
+        s, p, c = members[k], positions[k], targets[k]
         beta = fixed_logits[s, nodes[p]]
         present = _present(segments, p, masses[min(s, masses.shape[0] - 1), p], room)
         base = _differences(beta, c, room.state)
@@ -506,9 +454,11 @@ def _add_up(room, count):
 @kernel
 def _size(problem, room, g, start, stop):
     """max m_g |ℓ_c − ℓ_r| of terms start : stop, which are of group g."""
-    size = 0.0
+    size, table, c = 0.0, problem.table, uint64(problem.target)
     for t in range(start, stop):
-        size = max(size, widest_gap(problem.rows[t], problem.table, problem.target))
+        row = uint64(problem.rows[t])
+        for r in range(uint64(table.shape[1])):
+            size = max(size, abs(table[row, c] - table[row, r]))
     return size * room.state[MASS, g]
 
 
@@ -659,15 +609,6 @@ def maxima(room, groups, total):
     for g in range(groups):
         best = top(room.buffer, bounds[g], bounds[g + 1])
         state[TOPS, g] = (state[DUAL, g] + best) / total
-
-
-@kernel
-def widest_gap(row, table, target):
-    """max_r |ℓ_c − ℓ_r| of one table row."""
-    size = 0.0
-    for r in range(uint64(table.shape[1])):
-        size = max(size, abs(table[uint64(row), uint64(target)] - table[uint64(row), r]))
-    return size
 
 
 @kernel

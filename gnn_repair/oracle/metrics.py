@@ -15,21 +15,32 @@ interval, from what is proved to what is not excluded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import classes_for, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import F1, F1Counts
 from gnn_repair.notebook import shown
-from gnn_repair.oracle.problems import Floats, Integers, problems, require_exposure
+from gnn_repair.oracle.problems import (
+    CAN,
+    CANNOT,
+    UNDECIDED,
+    Floats,
+    Integers,
+    problems,
+    require_exposure,
+)
 from gnn_repair.oracle.questions import nearest_reweighting
 from gnn_repair.oracle.questions.nearest import ALREADY, MOVED
 from gnn_repair.oracle.rates import (
@@ -74,6 +85,11 @@ class ClassReach:
     """[M, C]: that, or it was proved that none does."""
 
     @property
+    def verdict(self) -> NDArray[np.str_]:
+        """[M, C]: ``can``, ``cannot`` or ``undecided``."""
+        return np.where(self.decided, np.where(self.reachable, CAN, CANNOT), UNDECIDED)
+
+    @property
     def count(self) -> Integers:
         """[M]: how many classes are within reach; 1 means that the prediction is forced."""
         return self.reachable.sum(1)
@@ -106,19 +122,81 @@ def class_reach(
 def _by_class(solution: Solution, classes: int) -> ClassReach:
     if len(solution) % classes or (solution.target != np.arange(len(solution)) % classes).any():
         raise InputError('chance needs every class of a node; solve with target="all"')
-    decided = solution.decided
-    shape = (-1, classes)
-    return ClassReach(
-        solution.member[::classes],
-        solution.node[::classes],
-        solution.margin.reshape(shape),
-        solution.bound.reshape(shape),
-        (solution.reachable & decided).reshape(shape),
-        decided.reshape(shape),
-    )
+    arrays = (solution.margin, solution.bound, solution.reachable, solution.decided)
+    each: Iterator[Any] = (array.reshape(-1, classes) for array in arrays)
+    return ClassReach(solution.member[::classes], solution.node[::classes], *each)
 
 
 # Reach --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Answers(ABC):
+    """M questions beside their truths, from which the figures of classes and of labels are counted.
+
+    A label is a question about two classes, (0, z_k − θ): class 1 is the label being there.
+    """
+
+    classes: ClassReach
+    """Every class of every node that has a label; of labels both sides of every label."""
+    true: Integers
+    """[M]."""
+    predicted: Integers
+    """[M]: by the frozen model."""
+    witnesses: Solution
+    """What the oracle says of the true classes (of labels: the true sides), in the same order."""
+    skipped: int
+    """Nodes (of labels: pairs of node and label) without a truth, over all members."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
+    num_members: int = 1
+    exposure: Exposure | None = field(default=None, repr=False)
+    """What was reweighted, for the least changes."""
+
+    @property
+    def wrong(self) -> Flags:
+        """[M]: whether the frozen model is wrong."""
+        return np.asarray(self.true != self.predicted)
+
+    @property
+    def undecided(self) -> int:
+        """Questions about the truth of which neither is proved."""
+        return self._rate(np.ones(len(self.true), bool)).undecided
+
+    @abstractmethod
+    def _rows(self) -> list[dict[str, Any]]:
+        """Of the frame."""
+
+    @abstractmethod
+    def _lines(self) -> dict[str, str]:
+        """What is printed, by its title."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per member (of labels: per label), with intervals, counts and chance."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows())
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.to_frame())
+
+    def __str__(self) -> str:
+        lines = self._lines() | ({"about": f"the {self.scope}"} if self.scope else {})
+        width = max(map(len, lines))
+        return "\n".join(f"{title:<{width}} {words}" for title, words in lines.items())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _side(self, column: Integers) -> tuple[Flags, Flags]:
+        """[M]: whether one class of each question can win, and whether that is decided."""
+        rows = np.arange(len(self.true))
+        return self.classes.reachable[rows, column], self.classes.decided[rows, column]
+
+    def _rate(self, rows: Flags, column: Integers | None = None) -> Rate:
+        """How many of the rows' true classes (or of another class of each) can win."""
+        can, decided = self._side(self.true if column is None else column)
+        return Rate(int(can[rows].sum()), int(rows.sum()), int((~decided)[rows].sum()))
 
 
 @dataclass(frozen=True)
@@ -145,41 +223,17 @@ class MemberReach:
 FIGURES = ("true_class", "error", "support")
 
 
-@dataclass(frozen=True, eq=False)
-class Reach:
+@dataclass(frozen=True, eq=False, repr=False)
+class Reach(_Answers):
     """True-class reach and error reach with their chance level, over M pairs of member and node.
 
     Over several members (splits) each figure is the mean of the members' figures.
     """
 
-    classes: ClassReach
-    """Every class of every node that has a label."""
-    true: Integers
-    """[M]."""
-    predicted: Integers
-    """[M]: by the frozen model."""
-    witnesses: Solution
-    """What the oracle says of the true classes, in the same order."""
-    skipped: int
-    """Nodes without a label, over all members."""
-    scope: str = ""
-    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
-    num_members: int = 1
-    exposure: Exposure | None = field(default=None, repr=False)
-    """What was reweighted, for the least changes."""
-
-    @property
-    def wrong(self) -> Flags:
-        """[M]: whether the frozen model is wrong."""
-        return np.asarray(self.true != self.predicted)
-
     @property
     def others(self) -> Flags:
         """[M, C]: the classes that are neither true nor predicted."""
-        mask = np.ones(self.classes.margin.shape, bool)
-        rows = np.arange(len(mask))
-        mask[rows, self.true] = mask[rows, self.predicted] = False
-        return mask
+        return _others(self.true, self.predicted, self.classes.margin.shape[1])
 
     @cached_property
     def members(self) -> tuple[MemberReach, ...]:
@@ -190,7 +244,7 @@ class Reach:
                 self._rate(member == s),
                 self._rate((member == s) & self.wrong),
                 self._support(member == s),
-                self._chance((member == s) & self.wrong),
+                self._over((member == s) & self.wrong, *self._shares),
                 self._excess((member == s) & self.wrong),
             )
             for s in range(self.num_members)
@@ -215,12 +269,12 @@ class Reach:
     def true_class_chance(self) -> Mean:
         """Over all nodes: the share of classes neither true nor predicted that can win. NaN with
         two classes."""
-        return self._chance(np.ones(len(self.true), bool))
+        return self._over(np.ones(len(self.true), bool), *self._shares)
 
     @cached_property
     def chance(self) -> Mean:
         """Chance reach: the same over errors, where neither class compared is the predicted one."""
-        return self._chance(self.wrong)
+        return self._over(self.wrong, *self._shares)
 
     @cached_property
     def excess(self) -> Mean:
@@ -230,26 +284,20 @@ class Reach:
     @cached_property
     def classes_per_error(self) -> Mean:
         """How many classes can win at a node that the model gets wrong."""
-        rows = self.wrong
-        count, possible = self.classes.count[rows], self.classes.possible[rows]
-        return self._over(rows, count.astype(float), possible.astype(float))
+        count, possible = self.classes.count, self.classes.possible
+        return self._over(self.wrong, count.astype(float), possible.astype(float))
 
     @cached_property
     def rank(self) -> Mean:
         """The true class's rank by γ among the classes that were not predicted, over errors: 1 is
         first, C / 2 is chance, ties share their rank."""
-        low, high = places_of(*self._margins(), self.true, ~self._is_predicted())
-        return self._over(self.wrong, low[self.wrong], high[self.wrong])
+        unpredicted = np.arange(self.classes.margin.shape[1]) != self.predicted[:, None]
+        return self._over(self.wrong, *places_of(*self._margins(), self.true, unpredicted))
 
     @property
     def chance_per_node(self) -> Floats:
         """[M]: the share of classes neither true nor predicted that can win; NaN with two."""
-        return self._shares(np.ones(len(self.true), bool))[0]
-
-    @property
-    def undecided(self) -> int:
-        """True classes of which neither is proved, over all members."""
-        return sum(member.undecided for member in self.members)
+        return self._shares[0]
 
     @cached_property
     def changes(self) -> Changes:
@@ -269,52 +317,37 @@ class Reach:
         found = [getattr(member, name) for member in self.members]
         return mean_over_members(v.value if isinstance(v, Rate) else v for v in found)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per member: shares with intervals and counts, chance, excess, support."""
-        import pandas as pd
-
+    def _rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for index, member in enumerate(self.members):
             row: dict[str, Any] = {"member": index}
             for name, rate in (("true_class", member.true_class), ("error", member.error)):
-                low, high = rate.interval
-                row |= {f"{name}_reach": rate.value, f"{name}_possible": rate.possible}
-                row |= {f"{name}_low": low, f"{name}_high": high}
+                row |= _with_interval(name, rate, f"{name}_reach")
                 row |= {f"{name}_hits": rate.hits, f"{name}_total": rate.total}
-            for name, mean in (("chance", member.chance), ("excess", member.excess)):
-                low, high = mean.interval
-                row |= {name: mean.low, f"{name}_possible": mean.high}
-                row |= {f"{name}_low": low, f"{name}_high": high}
+            row |= _with_interval("chance", member.chance)
+            row |= _with_interval("excess", member.excess)
             rows.append(row | {"support": member.support, "undecided": member.undecided})
-        return pd.DataFrame(rows)
+        return rows
 
-    def _repr_html_(self) -> str:
-        return shown(self, self.to_frame())
-
-    def __str__(self) -> str:
-        classes = self.classes.margin.shape[1]
-        lines = [
-            f"true-class reach {self.words('true_class')}",
-            f"error reach      {self.words('error')}",
-        ]
+    def _lines(self) -> dict[str, str]:
+        classes, several = self.classes.margin.shape[1], {}
+        reach, error = self.words("true_class"), self.words("error")
         if classes < 3:
-            lines.append(f"chance           {UNDEFINED}")
+            several["chance"] = UNDEFINED
         else:
-            lines[0] += f"; chance {self.true_class_chance.words(100, unit=' %')}"
+            reach += f"; chance {self.true_class_chance.words(100, unit=' %')}"
         if classes > 2 and self.wrong.any():
             excess = self.excess.words(100, sign="+", unit=" points")
-            lines[1] += f"; chance {self.chance.words(100, unit=' %')}, excess {excess}"
+            error += f"; chance {self.chance.words(100, unit=' %')}, excess {excess}"
             count, place = self.classes_per_error.words(), self.rank.words()
-            lines.append(
-                f"classes          {count} of {classes} can win per error; the true one has rank "
+            several["classes"] = (
+                f"{count} of {classes} can win per error; the true one has rank "
                 f"{place} of {classes - 1} by γ ({classes / 2:.1f} by chance)"
             )
-        lines.append(f"support          {support_words(self.support)}")
-        if self.scope:
-            lines.append(f"about            the {self.scope}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
+        # Where no class was reachable there is no mean number of active terms.
+        none, mean = np.isnan(self.support), f"{self.support:.2f} messages used on average"
+        several["support"] = "–" if none else mean
+        return {"true-class reach": reach, "error reach": error, **several}
 
     def words(self, name: str) -> str:
         """One member with its interval; several by their mean and the counts behind it."""
@@ -329,41 +362,28 @@ class Reach:
         share = f"{100 * self.mean(name):.1f} %" if kept else "–"
         return f"{share}, mean over {members} ({hits:,} of {total:,} in all{words})"
 
-    def _own(self) -> tuple[Flags, Flags]:
-        """[M]: the true class can win, and whether that is decided."""
-        rows = np.arange(len(self.true))
-        return self.classes.reachable[rows, self.true], self.classes.decided[rows, self.true]
-
-    def _rate(self, rows: Flags) -> Rate:
-        can, decided = self._own()
-        return Rate(int(can[rows].sum()), int(rows.sum()), int((~decided)[rows].sum()))
-
     def _support(self, rows: Flags) -> float:
-        active = self.witnesses.support[rows & self._own()[0]]
+        active = self.witnesses.support[rows & self._side(self.true)[0]]
         return float(active.mean()) if len(active) else float("nan")
 
     def _over(self, rows: Flags, low: Floats, high: Floats) -> Mean:
-        return mean_over_nodes(low, high, self.classes.node[rows], self.classes.member[rows])
+        """The mean over some of the rows of numbers [M] of all."""
+        own = self.classes
+        return mean_over_nodes(low[rows], high[rows], own.node[rows], own.member[rows])
 
-    def _shares(self, rows: Flags) -> tuple[Floats, Floats]:
-        """The share of other classes that can win, and that may."""
-        others, found = self.others[rows], self.classes
-        if others.shape[1] < 3:
-            return np.full(len(others), np.nan), np.full(len(others), np.nan)
-        can, may = found.reachable[rows], (found.reachable | ~found.decided)[rows]
-        number = others.sum(1)
-        return (can & others).sum(1) / number, (may & others).sum(1) / number
-
-    def _chance(self, rows: Flags) -> Mean:
-        return self._over(rows, *self._shares(rows))
+    @cached_property
+    def _shares(self) -> tuple[Floats, Floats]:
+        """[M]: the share of other classes that can win, and that may."""
+        others, found = self.others, self.classes
+        number = others.sum(1) if others.shape[1] > 2 else np.full(len(others), np.nan)
+        sides = found.reachable, found.reachable | ~found.decided
+        low, high = ((side & others).sum(1) / number for side in sides)
+        return low, high
 
     def _excess(self, rows: Flags) -> Mean:
-        can, decided = self._own()
-        low, high = self._shares(rows)
-        return self._over(rows, can[rows] - high, (can | ~decided)[rows] - low)
-
-    def _is_predicted(self) -> Flags:
-        return np.arange(self.classes.margin.shape[1]) == self.predicted[:, None]
+        can, decided = self._side(self.true)
+        low, high = self._shares
+        return self._over(rows, can - high, (can | ~decided) - low)
 
     def _margins(self) -> tuple[Floats, Floats]:
         """The most and the least that each γ may be."""
@@ -373,13 +393,21 @@ class Reach:
         return most, least
 
 
-def support_words(support: float) -> str:
-    """A mean number of active terms; where no class was reachable there is none."""
-    return "–" if np.isnan(support) else f"{support:.2f} messages used on average"
+def _others(true: Integers, predicted: Integers, classes: int) -> Flags:
+    """[M, C]: the classes that are neither."""
+    column = np.arange(classes)
+    return (column != true[:, None]) & (column != predicted[:, None])
+
+
+def _with_interval(name: str, figure: Rate | Mean, title: str | None = None) -> dict[str, float]:
+    """A figure as columns of a frame."""
+    low, high = figure.interval
+    shares = {title or name: figure.value, f"{name}_possible": figure.possible}
+    return {**shares, f"{name}_low": low, f"{name}_high": high}
 
 
 def reach(
-    exposure: Exposure,
+    exposure: Exposure | LinkExposure,
     y: Tensor,
     mask: Tensor | None = None,
     *,
@@ -398,7 +426,7 @@ def reach(
     """
     if isinstance(y, str):
         raise InputError("y must hold the true classes; for every class use class_reach")
-    if getattr(exposure, "outputs", "classes") != "classes":
+    if isinstance(exposure, LinkExposure) or getattr(exposure, "outputs", "classes") != "classes":
         return label_reach(exposure, y, mask, threads)
     require_exposure(exposure)
     asked = problems(exposure, y, mask)
@@ -473,27 +501,18 @@ class Changes:
     def shares(self) -> tuple[Floats, Floats]:
         """What must move for the true class, one number per error, and for classes neither true
         nor predicted, C − 2 per error; infinite where they cannot win."""
-        rows = np.arange(len(self.true))
-        rest = np.ones(self.share.shape, bool)
-        rest[rows, self.true] = rest[rows, self.predicted] = False
-        return self.share[rows, self.true], self.share[rest & self.complete]
+        rest = _others(self.true, self.predicted, self.share.shape[1])
+        return self.share[np.arange(len(rest)), self.true], self.share[rest & self.complete]
 
     def to_frame(self) -> pd.DataFrame:
         """How many can win by moving at most so much: true class and chance, in per cent."""
         import pandas as pd
 
-        own, others = self.shares()
-        return pd.DataFrame(
-            {
-                "mass_moved": LIMITS,
-                "true_class": [
-                    float((own <= limit).mean()) if len(own) else np.nan for limit in LIMITS
-                ],
-                "chance": [
-                    float((others <= limit).mean()) if len(others) else np.nan for limit in LIMITS
-                ],
-            }
-        )
+        shares = {
+            name: [float((x <= limit).mean()) if len(x) else np.nan for limit in LIMITS]
+            for name, x in zip(("true_class", "chance"), self.shares(), strict=True)
+        }
+        return pd.DataFrame({"mass_moved": LIMITS, **shares})
 
     def _repr_html_(self) -> str:
         return shown(self, self.to_frame())
@@ -568,41 +587,62 @@ class OneLabelReach:
         return self.reach.undecided
 
 
-@dataclass(frozen=True)
-class LabelReach:
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelReach(_Answers):
     """Reach and error reach of every label; micro pools pairs, macro averages labels."""
 
-    labels: tuple[OneLabelReach, ...]
-    skipped: int
-    """Pairs without a known truth."""
-    excess: Mean
-    """Error reach less chance over all pairs, by a bootstrap over nodes; of 1, not in points."""
-    scope: str = ""
+    @cached_property
+    def labels(self) -> tuple[OneLabelReach, ...]:
+        """Each label's figures."""
+        target = self.witnesses.target
+        return tuple(self._label(int(k), target == k) for k in np.unique(target))
 
     @property
     def micro(self) -> Rate:
         """Pairs of node and label whose true side is within reach."""
-        return _pooled([one.reach for one in self.labels])
+        return self._rate(np.ones(len(self.true), bool))
 
     @property
     def micro_error(self) -> Rate:
         """The same among pairs that the frozen model has wrong."""
-        return _pooled([one.error for one in self.labels])
+        return self._rate(self.wrong)
 
     @property
     def chance(self) -> Rate:
         """Pairs that the frozen model has right and some reweighting turns over."""
-        return _pooled([one.chance for one in self.labels])
+        return self._rate(~self.wrong, 1 - self.true)
+
+    @cached_property
+    def excess(self) -> Mean:
+        """Error reach less chance over all pairs, by a bootstrap over nodes; of 1, not in points.
+
+        From what is proved of errors and not excluded of chance to the other way round.
+        """
+        columns = []
+        for rows, side in ((self.wrong, self.true), (~self.wrong, 1 - self.true)):
+            can, decided = self._side(side)
+            columns += [rows & can, rows & (can | ~decided), rows]
+        whole = np.stack(columns, 1).astype(float)
+        drawn = resampled_sums(self.classes.node, whole)[:, 0]
+        with np.errstate(invalid="ignore"):
+            (low, many), (high, much) = (
+                [
+                    x[:, e] / x[:, 2] - x[:, c] / x[:, 5]
+                    for x in (whole.sum(0, keepdims=True), drawn)
+                ]
+                for e, c in ((0, 4), (1, 3))
+            )
+        return Mean(float(low[0]), float(high[0]), interval_of(many, much))
 
     @property
     def macro(self) -> float:
         """The mean of the labels' reach."""
-        return mean_over_members([one.reach.value for one in self.labels])
+        return mean_over_members(one.reach.value for one in self.labels)
 
     @property
     def macro_error(self) -> float:
         """The mean of the labels' error reach, where there are errors."""
-        return mean_over_members([one.error.value for one in self.labels])
+        return mean_over_members(one.error.value for one in self.labels)
 
     @property
     def frozen(self) -> F1:
@@ -614,15 +654,23 @@ class LabelReach:
         """F1 if every error that is not proved out of reach were undone."""
         return F1(tuple(one.best for one in self.labels))
 
-    @property
-    def undecided(self) -> int:
-        """Pairs of which neither is proved."""
-        return sum(one.undecided for one in self.labels)
+    def _label(self, label: int, rows: Flags) -> OneLabelReach:
+        wrong, (can, decided) = self.wrong, self._side(self.true)
+        return OneLabelReach(
+            label,
+            self._rate(rows),
+            self._rate(rows & wrong),
+            self._rate(rows & ~wrong, 1 - self.true),
+            self._counts(rows, wrong),
+            self._counts(rows, wrong & decided & ~can),
+        )
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per label."""
-        import pandas as pd
+    def _counts(self, rows: Flags, wrong: Flags) -> F1Counts:
+        there = self.true == 1
+        kinds = there & ~wrong, ~there & wrong, there & wrong
+        return F1Counts(*(int((rows & kind).sum()) for kind in kinds))
 
+    def _rows(self) -> list[dict[str, Any]]:
         rows = []
         for one in self.labels:
             low, high = one.reach.interval
@@ -645,95 +693,41 @@ class LabelReach:
                     "f1_within_reach": one.best.f1,
                 }
             )
-        return pd.DataFrame(rows)
+        return rows
 
-    def _repr_html_(self) -> str:
-        return shown(self, self.to_frame())
-
-    def __str__(self) -> str:
-        lines = [
-            f"label reach {self.micro}; macro {100 * self.macro:.1f} % over "
-            f"{len(self.labels)} label{'s' * (len(self.labels) != 1)}",
-            f"error reach {self.micro_error}; macro {100 * self.macro_error:.1f} %",
-            f"chance      {self.chance} of the right ones could be turned over; excess "
+    def _lines(self) -> dict[str, str]:
+        count = len(self.labels)
+        return {
+            "label reach": f"{self.micro}; macro {100 * self.macro:.1f} % over "
+            f"{count} label{'s' * (count != 1)}",
+            "error reach": f"{self.micro_error}; macro {100 * self.macro_error:.1f} %",
+            "chance": f"{self.chance} of the right ones could be turned over; excess "
             f"{self.excess.words(100, sign='+', unit=' points')}",
-            f"F1          {self.frozen}; within reach: {self.best}",
-        ]
-        if self.scope:
-            lines.append(f"about       the {self.scope}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-
-def _pooled(rates: list[Rate]) -> Rate:
-    return Rate(*(sum(getattr(r, name) for r in rates) for name in ("hits", "total", "undecided")))
+            "F1": f"{self.frozen}; within reach: {self.best}",
+        }
 
 
 def label_reach(
-    exposure: Exposure | Any, y: Any, mask: Any = None, threads: int | None = None
+    exposure: Exposure | LinkExposure, y: Any, mask: Any = None, threads: int | None = None
 ) -> LabelReach:
     """How often an admissible reweighting puts a label on its true side."""
-    return summarise_labels(exposure, *both_sides(exposure, y, mask, threads))
-
-
-def both_sides(
-    exposure: Exposure | Any, y: Any, mask: Any = None, threads: int | None = None
-) -> tuple[Solution, Solution]:
-    """Every label asked for its true side and, in the same order, for the other one."""
-    if isinstance(y, str):
-        raise InputError("y must hold the truths [N, K]; without them use solve")
     if isinstance(exposure, Exposure):
         require_outputs(exposure, "labels")
     own = solve(exposure, y, mask, threads=threads)
     turned = torch.as_tensor(y).double()
     turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)
-    return own, solve(exposure, turned, mask, threads=threads)
+    return summarise_labels(exposure, own, solve(exposure, turned, mask, threads=threads))
 
 
 def summarise_labels(exposure: Any, own: Solution, other: Solution) -> LabelReach:
     """The figures of a solution whose wanted sides are the truths, and one of the other sides."""
-    wrong = own.frozen(exposure)["predicted"] != own.wanted
-    labels = tuple(_one(int(k), own.target == k, own, other, wrong) for k in np.unique(own.target))
-    return LabelReach(labels, own.skipped, _excess(own, other, wrong), own.scope)
 
+    def sides(name: str) -> Any:
+        """[M, 2]: by whether the label is there."""
+        true, false = (getattr(one, name) for one in (own, other))
+        return np.where(own.wanted[:, None], np.stack([false, true], 1), np.stack([true, false], 1))
 
-def _one(label: int, rows: Flags, own: Solution, other: Solution, wrong: Flags) -> OneLabelReach:
-    assert own.wanted is not None
-    wanted, bad, excluded = own.wanted[rows], wrong[rows], own.excluded[rows]
-    return OneLabelReach(
-        label,
-        _rate(own, rows),
-        _rate(own, rows & wrong),
-        _rate(other, rows & ~wrong),
-        _counts(bad, wanted),
-        _counts(bad & excluded, wanted),
-    )
-
-
-def _rate(solution: Solution, rows: Flags) -> Rate:
-    can, open_ = solution.reachable & rows, ~solution.decided & rows
-    return Rate(int(can.sum()), int(rows.sum()), int(open_.sum()))
-
-
-def _excess(own: Solution, other: Solution, wrong: Flags) -> Mean:
-    """From what is proved of errors and not excluded of chance to the other way round."""
-    right = ~wrong
-    columns = [
-        wrong & own.reachable, wrong & ~own.excluded, wrong,
-        right & other.reachable, right & ~other.excluded, right,
-    ]  # fmt: skip
-    whole = np.stack(columns, 1).astype(float)
-    drawn = resampled_sums(own.node, whole)[:, 0]
-    with np.errstate(invalid="ignore"):
-        (low, many), (high, much) = (
-            [x[:, e] / x[:, 2] - x[:, c] / x[:, 5] for x in (whole.sum(0, keepdims=True), drawn)]
-            for e, c in ((0, 4), (1, 3))
-        )
-    return Mean(float(low[0]), float(high[0]), interval_of(many, much))
-
-
-def _counts(wrong: Flags, wanted: Flags) -> F1Counts:
-    return F1Counts(
-        int((wanted & ~wrong).sum()), int((~wanted & wrong).sum()), int((wanted & wrong).sum())
-    )
+    names = ("margin", "bound", "reachable", "decided")
+    classes = ClassReach(own.member, own.node, *(sides(name) for name in names))
+    predicted = np.asarray(own.frozen(exposure)["predicted"]).astype(int)
+    return LabelReach(classes, own.wanted.astype(int), predicted, own, own.skipped, own.scope)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import simplified
-from gnn_repair.exposure.heads.operations import Affine, HeadGraph
+from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Operation
 from gnn_repair.exposure.pieces import classes_for, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.value import Exposure, Replay
 
@@ -312,7 +312,7 @@ def selection(exposure: Exposure, nodes: Any) -> tuple[Integers, Integers]:
     return member, position
 
 
-# One output as two classes ------------------------------------------------------------------------
+# Outputs behind a head as classes -----------------------------------------------------------------
 
 
 def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.0) -> Exposure:
@@ -320,40 +320,53 @@ def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.
 
     Output k above θ is class 1 winning, and below it class 0.
     """
-    assert exposure.head is not None
     frozen = exposure.frozen_logits
     limit = torch.as_tensor(threshold, dtype=torch.float64, device=frozen.device)
-    column = frozen[0, :, output] - limit
-    head = _one_output(exposure.head, exposure.num_classes, output, limit)
-    two = torch.stack([torch.zeros_like(column), column], 1)
+    weight = frozen.new_zeros(2, exposure.num_classes)
+    weight[1, output] = 1.0
+    bias = torch.stack([torch.zeros_like(limit), -limit], -1)
+    return with_operations(exposure, Affine((0,), weight, bias))
+
+
+def with_operations(exposure: Exposure, *operations: Operation) -> Exposure:
+    """The exposure of classes whose logits are made of the outputs of its head by further
+    operations, which number their values from the outputs on."""
+    assert exposure.head is not None
+    head, replay, steps = exposure.head, exposure.replay, len(exposure.head.operations)
+    last = HeadGraph(exposure.num_classes, operations)
+    moved = [replace(one, inputs=tuple(i + steps for i in one.inputs)) for one in operations]
+    whole = HeadGraph(head.width, (*head.operations, *moved))
+    kept = simplified(whole.operations, whole.widths(), len(whole.operations))
+    whole = HeadGraph(head.width, tuple(kept))
+    nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
+    logits = last(exposure.frozen_logits[0], nodes)
     # The head's own: of what a threshold leaves, the model's rounding may be a large part.
-    two[exposure.recipients] = head(exposure.aggregate.logits()[0], exposure.recipients)
-    replay = exposure.replay
+    logits[exposure.recipients] = whole(exposure.aggregate.logits()[0], exposure.recipients)
+
+    def run(coefficients: Tensor) -> Tensor:
+        assert replay is not None
+        return last(replay(coefficients).double().to(nodes.device), nodes)
+
     return replace(
         exposure,
         outputs="classes",
-        head=head,
-        frozen_logits=two.unsqueeze(0),
-        replay=None if replay is None else _against(replay, output, limit),
+        head=whole,
+        frozen_logits=logits.unsqueeze(0),
+        replay=run if replay else None,
     )
 
 
-def _one_output(head: HeadGraph, width: int, output: int, limit: Tensor) -> HeadGraph:
-    weight = limit.new_zeros(2, width)
-    weight[1, output] = 1.0
-    bias = torch.stack([torch.zeros_like(limit), -limit], -1)
-    operations = [*head.operations, Affine((len(head.operations),), weight, bias)]
-    nodes = torch.zeros(1, dtype=torch.long, device=limit.device)
-    values = HeadGraph(head.width, tuple(operations)).values(limit.new_zeros(1, head.width), nodes)
-    widths = [value.shape[1] for value in values]
-    return HeadGraph(head.width, tuple(simplified(operations, widths, len(operations))))
+def replay_of(exposure: Exposure, behind: Tensor) -> Replay | None:
+    """The model run with coefficients of other terms; ``behind`` names the exposure's own term of
+    each, −1 for none."""
+    replay, terms = exposure.replay, exposure.num_terms
+    if replay is None:
+        return None
 
-
-def _against(replay: Replay, output: int, limit: Tensor) -> Replay:
     def run(coefficients: Tensor) -> Tensor:
-        said = replay(coefficients)[:, output].double()
-        column = said - limit.to(said.device)
-        return torch.stack([torch.zeros_like(column), column], 1)
+        sent, whole = behind.cpu() >= 0, torch.zeros(terms, dtype=torch.float64)
+        whole.index_add_(0, behind.cpu()[sent], coefficients.double().cpu()[sent])
+        return replay(whole.to(coefficients.device))
 
     return run
 

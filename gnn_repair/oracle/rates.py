@@ -81,6 +81,11 @@ class Mean:
         """The lower end, which is proved."""
         return self.low
 
+    @property
+    def possible(self) -> float:
+        """The upper end, which is not excluded."""
+        return self.high
+
     def words(self, scale: float = 1.0, digits: int = 1, sign: str = "", unit: str = "") -> str:
         """Such as ``10.4 % [7.1, 14.0]``."""
         if np.isnan(self.low):

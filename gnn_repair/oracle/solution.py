@@ -31,6 +31,8 @@ from gnn_repair.oracle.problems import (
     UNDECIDED,
     Floats,
     Integers,
+    Problems,
+    Tables,
     as_whole,
     entries_of,
     require_exposure,
@@ -437,6 +439,33 @@ class Solution:
         return "\n".join(lines) + (f"; about the {self.scope}" if self.scope else "")
 
     __repr__ = __str__
+
+
+def solution_of(
+    tables: Tables, asked: Problems, counts: Any, terms: Integers, **fields: Any
+) -> Solution:
+    """The answers to all that was asked; supports have ``counts`` [L] terms, one after another."""
+    sources, groups = tables.origin(np.repeat(asked.position, counts), terms)
+    return Solution(
+        member=asked.member,
+        recipient=asked.position,
+        node=tables.nodes[asked.position],
+        target=asked.target,
+        indptr=np.append(0, np.cumsum(counts)),
+        terms=terms,
+        sources=sources,
+        groups=groups,
+        wanted=asked.wanted,
+        skipped=asked.skipped,
+        **fields,
+    )
+
+
+def with_answers(solution: Solution, places: Integers, others: Solution) -> Solution:
+    """The same with the answers at ``places`` replaced."""
+    chosen = np.arange(len(solution))
+    chosen[places] = len(chosen) + np.arange(len(places))
+    return Solution.concatenate([solution, others]).taken(chosen)
 
 
 def verdicts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ from gnn_repair.oracle.problems import (
     problems,
     require_exposure,
 )
-from gnn_repair.oracle.solution import OutputPart, Solution
+from gnn_repair.oracle.solution import OutputPart, Solution, solution_of
 
 METHODS = {"simplex": solve_with_second_attempts, "highs": solve_with_highs}
 SolverName = Literal["simplex", "highs"]
@@ -96,25 +97,7 @@ def solve(
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f'method must be "simplex" or "highs", not {method!r}')
     solved = METHODS[method](tables, asked, threads)
-    return Solution(
-        member=asked.member,
-        recipient=asked.position,
-        node=tables.nodes[asked.position],
-        target=asked.target,
-        margin=solved.margin,
-        bound=solved.bound,
-        status=solved.status,
-        indptr=np.append(0, np.cumsum(solved.counts)),
-        terms=solved.terms,
-        coefficients=solved.coefficients,
-        sources=solved.sources,
-        groups=solved.groups,
-        rival_weights=solved.weights,
-        skipped=asked.skipped,
-        method=method,
-        reasons=solved.reasons,
-        **about(exposure),
-    )
+    return replace(solved, skipped=asked.skipped, method=method, **about(exposure))
 
 
 def solve_oracle(exposure: Any, target: Any, nodes: Any = None, **options: Any) -> Solution:
@@ -157,23 +140,17 @@ def solve_labels_asked(
     terms = where[owner, group]
     member = np.minimum(asked.member, len(tables.mass) - 1)[owner]
     counts = np.bincount(owner, minlength=len(asked))
-    return Solution(
-        member=asked.member,
-        recipient=asked.position,
-        node=node,
-        target=asked.target,
+    return solution_of(
+        tables,
+        asked,
+        counts,
+        terms,
+        coefficients=tables.mass[member, asked.position[owner], group],
         margin=margin,
         bound=margin.copy(),
         status=np.where(counts > 0, OPTIMAL, FIXED).astype(np.int8),
-        indptr=np.append(0, np.cumsum(counts)),
-        terms=terms,
-        coefficients=tables.mass[member, asked.position[owner], group],
-        sources=tables.sources[tables.rows[terms]].astype(np.int64),
-        groups=group.astype(np.int64),
-        wanted=asked.wanted,
         outputs=exposure.outputs,
         threshold=threshold,
-        skipped=asked.skipped,
         method="closed form",
         **about(exposure),
     )
@@ -226,11 +203,8 @@ def joined(
     exposure: Exposure, parts: list[OutputPart], asked: Problems, threshold: float
 ) -> Solution:
     """The parts' answers as one solution, in the order in which they were asked."""
-    whole = Solution.concatenate([part.solution for part in parts])
-    places = np.concatenate([np.flatnonzero(asked.target == part.output) for part in parts])
-    whole = whole.taken(np.argsort(places))
     return replace(
-        whole,
+        as_asked(asked, [part.solution for part in parts]),
         target=asked.target,
         wanted=asked.wanted,
         outputs=exposure.outputs,
@@ -238,6 +212,12 @@ def joined(
         skipped=asked.skipped,
         parts=tuple(parts),
     )
+
+
+def as_asked(asked: Problems, answers: Sequence[Solution]) -> Solution:
+    """The answers about one output after another, in the order in which they were asked."""
+    order = np.argsort(asked.target, kind="stable")
+    return Solution.concatenate(answers).taken(np.argsort(order))
 
 
 # Links --------------------------------------------------------------------------------------------

@@ -64,9 +64,9 @@ def give_up_on(numbers):
     """Our solver with a few LPs marked as failed, and every LP of a second attempt."""
     real = lps._solve_chunk
 
-    def chunk(tables, asked, first, last, room):
-        piece = real(tables, asked, first, last, room)
-        for k in numbers if len(asked) == 72 else range(last - first):
+    def chunk(tables, asked, room):
+        piece = real(tables, asked, room)
+        for k in numbers if len(asked) == 72 else range(len(asked)):
             piece.status[k] = FAILED
             piece.margin[k] = 1e9
         return piece

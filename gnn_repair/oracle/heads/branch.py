@@ -41,8 +41,8 @@ from gnn_repair.oracle.heads.search import (
     rows_and_mixture,
     worst,
 )
-from gnn_repair.oracle.lps import Piece
 from gnn_repair.oracle.problems import Floats, Integers
+from gnn_repair.oracle.solution import Solution
 
 PUSH = 100.0
 """How much larger than any unit's coefficient the multiple of its input may be: a case that hardly
@@ -229,7 +229,7 @@ class LeafBatch:
             cuts.add(rows, mixture, parts)
         return [leaf for leaf in self.best if leaf is not None]
 
-    def _closing(self, piece: Piece) -> bool:
+    def _closing(self, piece: Solution) -> bool:
         """Whether the LP of a round says that some leaf can be closed, or its tree has won."""
         return any(
             tree.margin > tree.win or float(value) <= tree.threshold

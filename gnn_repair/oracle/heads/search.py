@@ -23,8 +23,9 @@ from gnn_repair.exposure.heads.operations import Root, Slopes
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed
 from gnn_repair.oracle.heads.polytope import mixtures, scores
-from gnn_repair.oracle.lps import Piece, join, solve_tables
+from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
+from gnn_repair.oracle.solution import Solution, solution_of, with_answers
 
 SlopesOf = dict[int, Slopes]
 """By number of a curved operation: slopes [B, k], one tensor per input."""
@@ -70,7 +71,7 @@ def game_of(region: Region, functions: Tensor, lifted: Tensor, constant: Tensor)
     return Game(terms, offset.numpy())
 
 
-def play(region: Region, game: Game, threads: int | None = None) -> Piece:
+def play(region: Region, game: Game, threads: int | None = None) -> Solution:
     """max_λ min_r of the game's margins: a λ by places of the region, and weights over r."""
     count = len(region)
     ends = region.ends
@@ -86,27 +87,31 @@ def play(region: Region, game: Game, threads: int | None = None) -> Piece:
         region.mass[None], beta,
     )  # fmt: skip
     zero = np.zeros(count, np.int64)
-    piece = solve_tables(tables, Problems(zero, np.arange(count), zero), threads)
-    return _with_substitutes(region, piece)
-
-
-def _with_substitutes(region: Region, piece: Piece) -> Piece:
-    """A vertex and equal weights where the solver gave up: worse, but admissible."""
+    asked = Problems(zero, np.arange(count), zero)
+    piece = solve_tables(tables, asked, threads)
     stuck = np.flatnonzero(piece.status == FAILED)
     if not len(stuck):
         return piece
-    width = piece.weights.shape[1]
-    return piece.with_answers(stuck, join([_substitute(region, int(k), width) for k in stuck]))
+    return with_answers(piece, stuck, _substitutes(tables, asked.taken(stuck)))
 
 
-def _substitute(region: Region, row: int, width: int) -> Piece:
-    ends, mass = region.ends[row], region.mass[row]
-    present = np.flatnonzero(np.diff(ends) > 0)
-    terms = ends[present] - ends[0] + region.begins[row]
-    weights = np.full((1, width), 1.0 / (width - 1))
-    nan, counts = np.full(1, np.nan), np.array([len(terms)])
-    failed = np.full(1, FAILED, np.int8)
-    return Piece(nan, nan, failed, weights, counts, terms, mass[present], terms, present)
+def _substitutes(tables: Tables, asked: Problems) -> Solution:
+    """A vertex and equal weights where the solver gave up: worse, but admissible."""
+    begins = tables.segments[:-1].reshape(-1, tables.num_groups)[asked.position]
+    lengths = np.diff(tables.segments).reshape(-1, tables.num_groups)[asked.position]
+    row, group = np.nonzero(lengths)
+    count, width = len(asked), tables.num_classes
+    return solution_of(
+        tables,
+        asked,
+        np.bincount(row, minlength=count),
+        begins[row, group],
+        coefficients=tables.mass[0, asked.position[row], group],
+        margin=np.full(count, np.nan),
+        bound=np.full(count, np.nan),
+        status=np.full(count, FAILED, np.int8),
+        rival_weights=np.full((count, width), 1.0 / (width - 1)),
+    )
 
 
 def certify(
@@ -140,7 +145,7 @@ def parts_with(region: Region, slopes: SlopesOf) -> dict[int, Relaxed]:
 
 def first_relaxation(
     region: Region, target: Integers, threads: int | None = None
-) -> tuple[Certificate, Piece]:
+) -> tuple[Certificate, Solution]:
     """The cheapest bound: one line a unit, tight at the middle of its interval."""
     rows, mixture = rows_and_mixture(region, target)
     linear = region.backward(len(region.base.graph.operations), rows, region.lines)
@@ -148,12 +153,12 @@ def first_relaxation(
     return certify(region, target, mixed_weights(piece, mixture), region.lines), piece
 
 
-def dual_of(piece: Piece) -> Tensor:
+def dual_of(piece: Solution) -> Tensor:
     """The game's weights, [B, 1, R]."""
-    return torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:])).unsqueeze(1)
+    return torch.from_numpy(np.ascontiguousarray(piece.rival_weights[:, 1:])).unsqueeze(1)
 
 
-def mixed_weights(piece: Piece, mixture: Tensor) -> Tensor:
+def mixed_weights(piece: Solution, mixture: Tensor) -> Tensor:
     """The game's weights as weights [B, C] of classes, given those behind each bound."""
     weights = (dual_of(piece) @ mixture)[:, 0].clamp(min=0.0)
     return weights / weights.sum(1, keepdim=True)
@@ -215,13 +220,13 @@ class Cuts:
             slopes = torch.where(seen > 0, a.unsqueeze(1), b.unsqueeze(1))
             lists[k + 1].append(seen * slopes)
 
-    def solve(self) -> Piece:
+    def solve(self) -> Solution:
         """The LP over all bounds."""
         terms = np.concatenate([game.terms for game in self.games], axis=1)
         fixed = np.concatenate([game.fixed for game in self.games], axis=1)
         return play(self.region, Game(terms, fixed))
 
-    def combine(self, piece: Piece) -> tuple[Tensor, SlopesOf]:
+    def combine(self, piece: Solution) -> tuple[Tensor, SlopesOf]:
         """Rival weights and slopes as the LP's dual mixes them."""
         shares, slopes = dual_of(piece), SlopesOf()
         for number, lists in self.weighted.items():
@@ -236,13 +241,13 @@ class Cuts:
             )
         return mixed_weights(piece, torch.cat(self.mixtures, dim=1)), slopes
 
-    def combine_pushes(self, piece: Piece) -> dict[int, Tensor]:
+    def combine_pushes(self, piece: Solution) -> dict[int, Tensor]:
         """The multiples [B, k] of inputs as the LP's dual mixes them."""
         shares = dual_of(piece)
         return {k: (shares @ torch.cat(parts, dim=1))[:, 0] for k, parts in self.pushes.items()}
 
 
-def dense_shares(region: Region, piece: Piece) -> Floats:
+def dense_shares(region: Region, piece: Solution) -> Floats:
     """λ of a game by places, [places]."""
     shares = np.zeros(int(region.begins[-1]))
     shares[piece.terms] = piece.coefficients

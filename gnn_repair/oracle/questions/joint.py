@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Scale
-from gnn_repair.exposure.pieces import cut_terms, nodes_for, require_outputs, truths_for
-from gnn_repair.exposure.value import Exposure, Replay
-from gnn_repair.oracle.problems import check_number, require_exposure
+from gnn_repair.exposure.heads.operations import Affine, Scale
+from gnn_repair.exposure.pieces import require_outputs, truths_for
+from gnn_repair.exposure.value import Exposure
+from gnn_repair.oracle.problems import check_number, require_exposure, with_operations
 
 
 def jointly(exposure: Exposure, y: Any, nodes: Any = None, *, threshold: float = 0.0) -> Exposure:
@@ -39,33 +38,19 @@ def jointly(exposure: Exposure, y: Any, nodes: Any = None, *, threshold: float =
     limit, truths = check_number(threshold, "threshold"), truths_for(exposure, y)
     if exposure.head is not None:
         return _after_head(exposure, truths, limit)
-    chosen = exposure.recipients if nodes is None else nodes_for(exposure, nodes)
-    return _of_mixture(exposure, chosen.to(exposure.recipients.device), truths, limit)
-
-
-def _of_mixture(exposure: Exposure, nodes: Tensor, truths: Tensor, limit: float) -> Exposure:
-    place = exposure.recipients.new_full((exposure.num_nodes,), -1)
-    place[exposure.recipients] = torch.arange(exposure.num_recipients, device=place.device)
-    position = place[nodes]
-    if bool((position < 0).any()):
-        missing = int(nodes[position < 0][0])
-        raise InputError(f"node {missing} is no recipient of the exposure; leave it out")
-    segments, terms = cut_terms(exposure.segments, exposure.num_groups, position)
-    row = exposure.rows[terms].long()
-    owner = torch.repeat_interleave(nodes, segments[:: exposure.num_groups].diff())
-    changed: dict[str, Any] = {
-        "recipients": nodes,
-        "segments": segments,
-        "rows": torch.arange(len(terms), dtype=torch.int32, device=row.device),
-        "sources": exposure.sources[row],
-        "message_rows": exposure.message_rows[row],
-        "coefficients": exposure.coefficients[:, terms],
-        "contributions": _signed(exposure.contributions[:, row], truths[owner], 0.0, 0.0),
-        "fixed_logits": _signed(exposure.fixed_logits, truths, limit, 1.0),
-        "frozen_logits": _signed(exposure.frozen_logits, truths, limit, 1.0),
-        "outputs": "classes",
-    }
-    return replace(exposure, **changed)
+    part = exposure if nodes is None else exposure.restrict(nodes)
+    row = part.rows.long()
+    owner = torch.repeat_interleave(part.recipients, part.segments[:: part.num_groups].diff())
+    return replace(
+        part,
+        rows=torch.arange(len(row), dtype=torch.int32, device=row.device),
+        sources=part.sources[row],
+        message_rows=part.message_rows[row],
+        contributions=_signed(part.contributions[:, row], truths[owner], 0.0, 0.0),
+        fixed_logits=_signed(part.fixed_logits, truths, limit, 1.0),
+        frozen_logits=_signed(part.frozen_logits, truths, limit, 1.0),
+        outputs="classes",
+    )
 
 
 def _signed(values: Tensor, truths: Tensor, limit: float, empty: float) -> Tensor:
@@ -83,34 +68,11 @@ def _signed(values: Tensor, truths: Tensor, limit: float, empty: float) -> Tenso
 
 
 def _after_head(exposure: Exposure, truths: Tensor, limit: float) -> Exposure:
-    assert exposure.head is not None
     known = ~truths.isnan()
     sign = torch.where(known, 1 - 2 * truths, 0.0)
     # A rival that always loses by one, where a label is not known, changes no verdict.
     shift = torch.where(known, -limit * sign, -1.0)
-    count, steps = exposure.num_classes, len(exposure.head.operations)
+    count = exposure.num_classes
     weight = torch.cat([sign.new_zeros(1, count), torch.eye(count).to(sign)])
-    operations = (
-        *exposure.head.operations,
-        Scale((steps,), sign, shift),
-        Affine((steps + 1,), weight, weight.new_zeros(count + 1)),
-    )
-    moved = exposure.frozen_logits * sign + shift
-    return replace(
-        exposure,
-        outputs="classes",
-        head=HeadGraph(exposure.head.width, operations),
-        frozen_logits=torch.cat([torch.zeros_like(moved[..., :1]), moved], dim=2),
-        replay=_replayed(exposure.replay, sign, shift),
-    )
-
-
-def _replayed(replay: Replay | None, sign: Tensor, shift: Tensor) -> Replay | None:
-    if replay is None:
-        return None
-
-    def run(coefficients: Tensor) -> Tensor:
-        moved = replay(coefficients).double() * sign + shift
-        return torch.cat([torch.zeros_like(moved[:, :1]), moved], dim=1)
-
-    return run
+    with_zero = Affine((1,), weight, weight.new_zeros(count + 1))
+    return with_operations(exposure, Scale((0,), sign, shift), with_zero)

@@ -21,7 +21,7 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.fallback import SMALLEST
 from gnn_repair.oracle.lps import over_lps
-from gnn_repair.oracle.problems import FAILED, Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.problems import FAILED, STATUS, Floats, Instance, Integers, Tables, instance
 from gnn_repair.oracle.solver import solve
 from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
 
@@ -105,75 +105,43 @@ def nearest(
     solution = solve(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()
-    sources = exposure.sources.cpu().numpy()
 
     def answer(index: int, highs: Any) -> Nearest:
-        s, v = int(solution.member[index]), int(solution.recipient[index])
-        problem = instance(tables, s, v, int(solution.target[index]))
-        frozen = alpha[min(s, len(alpha) - 1), problem.terms]
-        reachable = bool(solution.margin[index] >= margin)
-        own = solution.terms[solution.indptr[index] : solution.indptr[index + 1]]
-        failed = solution.status[index] == FAILED
-        found = _nearest(highs, problem, frozen, margin, None if failed else reachable, own)
-        change = np.zeros(len(frozen))
-        places = np.searchsorted(problem.terms, found["terms"])
-        change[places] = found["change"]
-        senders = solution.named(sources[tables.rows[problem.terms]].astype(np.int64))
+        found = solution[index]
+        problem = instance(tables, found.member, int(solution.recipient[index]), found.target)
+        frozen = alpha[min(found.member, len(alpha) - 1), problem.terms]
+        need = margin - (problem.fixed + frozen @ problem.gaps)
+        change, duals = np.zeros(len(frozen)), np.zeros(len(need))
+        status, moved, bound = UNSOLVED, np.nan, np.nan
+        if need.max() <= 0:
+            status, moved, bound = ALREADY, 0.0, 0.0
+        elif found.margin < margin:
+            status = UNREACHABLE
+        elif found.status != STATUS[FAILED]:
+            solved = _settled(highs, problem, frozen, need, margin, found.terms)
+            if solved is not None:
+                status, (moved, bound, change, duals) = MOVED, solved
+        used = np.flatnonzero(change)
+        weights = np.zeros(len(need) + 1)
+        weights[problem.rivals] = duals
+        senders = solution.named(tables.sources[tables.rows[problem.terms]].astype(np.int64))
         return Nearest(
-            member=s,
-            node=int(solution.named(solution.node[index])),
-            target=int(solution.target[index]),
-            sources=senders[places],
+            member=found.member,
+            node=found.node,
+            target=found.target,
+            status=status,
+            moved=moved,
+            bound=bound,
+            weights=weights,
+            terms=problem.terms[used],
+            change=change[used],
+            sources=senders[used],
             mass=float(problem.mass.sum()),
             gains=gains_of(senders, frozen, change),
             names=solution.names,
-            **found,
         )
 
     return tuple(over_lps(len(solution), answer, new_highs, threads))
-
-
-def _nearest(
-    highs: Any,
-    problem: Instance,
-    alpha: Floats,
-    margin: float,
-    reachable: bool | None,
-    optimum: Integers,
-) -> dict[str, Any]:
-    """The fields of :class:`Nearest`; ``reachable`` is None where the oracle has no answer, and
-    ``optimum`` holds the terms it uses."""
-    frozen = problem.fixed + alpha @ problem.gaps
-    need = margin - frozen
-    none = np.empty(0, np.int64)
-    weights = np.zeros(len(problem.rivals) + 1)
-    answer = {"weights": weights, "terms": none, "change": np.empty(0), "bound": np.nan}
-    if need.max() <= 0:
-        return {**answer, "status": ALREADY, "moved": 0.0, "bound": 0.0}
-    if reachable is None:
-        return {**answer, "status": UNSOLVED, "moved": np.nan}
-    if not reachable:
-        return {**answer, "status": UNREACHABLE, "moved": np.nan}
-    lengths, unit = _lengths(problem, need, optimum)
-    solved = _run(highs, problem, alpha, need, lengths, unit)
-    if solved is None:
-        return {**answer, "status": UNSOLVED, "moved": np.nan}
-    change, duals = solved
-    weights[problem.rivals] = duals
-    # highspy leaves rounding behind; against a huge gap even that may matter.
-    active = np.abs(change) * lengths > 1e-12 * problem.mass.max() * unit
-    moved = float(np.abs(change[active]).sum() / 2)
-    bound = moved_bound(problem, alpha, need, duals)
-    if not _settled(problem, alpha + np.where(active, change, 0.0), margin, moved, bound):
-        return {**answer, "weights": 0 * weights, "status": UNSOLVED, "moved": np.nan}
-    return {
-        "status": MOVED,
-        "moved": moved,
-        "bound": bound,
-        "weights": weights,
-        "terms": problem.terms[active],
-        "change": change[active],
-    }
 
 
 def closest(highs: Any, problem: Instance, alpha: Floats, margin: float) -> Floats | None:
@@ -217,13 +185,27 @@ def _lengths(problem: Instance, need: Floats, optimum: Integers) -> tuple[Floats
     return np.maximum(sizes, unit), unit
 
 
-def _settled(problem: Instance, lam: Floats, margin: float, moved: float, bound: float) -> bool:
-    """Whether λ is admissible and reaches the margin, and no smaller change is enough."""
+def _settled(
+    highs: Any, problem: Instance, alpha: Floats, need: Floats, margin: float, optimum: Integers
+) -> tuple[float, float, Floats, Floats] | None:
+    """What moves, its bound, λ − α [K] and w [R]; ``optimum`` holds the terms the oracle uses.
+
+    None unless λ is admissible and reaches the margin, and no smaller change is enough.
+    """
+    lengths, unit = _lengths(problem, need, optimum)
+    solved = _run(highs, problem, alpha, need, lengths, unit)
+    if solved is None:
+        return None
+    change, duals = solved
+    mass = problem.mass
+    # highspy leaves rounding behind; against a huge gap even that may matter.
+    active = np.abs(change) * lengths > 1e-12 * mass.max() * unit
+    moved, change = float(np.abs(change[active]).sum() / 2), np.where(active, change, 0.0)
+    bound, lam = moved_bound(problem, alpha, need, duals), alpha + change
     reached = problem.fixed + lam @ problem.gaps
     sizes = np.abs(problem.fixed) + np.abs(lam) @ np.abs(problem.gaps)
-    sums = np.bincount(problem.group, lam, len(problem.mass))
-    mass = problem.mass
-    return bool(
+    sums = np.bincount(problem.group, lam, len(mass))
+    settled = (
         (reached >= margin - SETTLED * sizes).all()
         and (reached.min() > 0 or margin <= 0)
         and (lam >= -SETTLED * mass[problem.group]).all()
@@ -231,6 +213,7 @@ def _settled(problem: Instance, lam: Floats, margin: float, moved: float, bound:
         # Both ends of the gap are sums over all terms, each with an error of its own.
         and moved - bound <= 10 * SETTLED * mass.sum()
     )
+    return (moved, bound, change, duals) if settled else None
 
 
 def _pass(

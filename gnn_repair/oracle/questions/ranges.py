@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ from gnn_repair.oracle.certificate import Verification
 from gnn_repair.oracle.heads.search import on_cpu
 from gnn_repair.oracle.lps import check_threads
 from gnn_repair.oracle.problems import Floats, Problems, label_problems, require_exposure
-from gnn_repair.oracle.solution import OutputPart, Solution, earlier, read, written
-from gnn_repair.oracle.solver import joined, named_links, solve_labels_asked, solve_part
+from gnn_repair.oracle.solution import OutputPart, Solution, earlier, read, with_answers, written
+from gnn_repair.oracle.solver import as_asked, joined, named_links, solve_labels_asked, solve_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -261,15 +262,9 @@ def value_range(
 
 def _end(exposure: Exposure, asked: Problems, effort: str | float) -> Solution:
     """The best of several rounds, each asked at its own thresholds."""
-    parts: list[OutputPart] = []
-    ends, places = [], []
-    for output in np.unique(asked.target).tolist():
-        end, own = _rounds(exposure, asked, output, effort)
-        ends.append(end)
-        places.append(np.flatnonzero(asked.target == output))
-        parts += own
-    whole = Solution.concatenate(ends).taken(np.argsort(np.concatenate(places)))
-    return replace(whole, parts=tuple(parts))
+    outputs = np.unique(asked.target).tolist()
+    ends, parts = zip(*(_rounds(exposure, asked, k, effort) for k in outputs), strict=True)
+    return replace(as_asked(asked, ends), parts=tuple(chain(*parts)))
 
 
 def _rounds(
@@ -306,14 +301,10 @@ def _better(old: Solution | None, new: Solution) -> Solution:
     """Of each question the larger margin with its λ, and the smaller bound."""
     if old is None:
         return new
-    both = Solution.concatenate([old, new])
-    place = {int(r): i for i, r in enumerate(old.recipient)}
-    chosen, bound = np.arange(len(old)), old.bound.copy()
-    for j, recipient in enumerate(new.recipient.tolist()):
-        i = place[recipient]
-        bound[i] = min(bound[i], new.bound[j])
-        if new.margin[j] > old.margin[i]:
-            chosen[i] = len(old) + j
-    kept = both.taken(chosen)
+    # Some of the same questions, in the same order.
+    place, bound = np.flatnonzero(np.isin(old.recipient, new.recipient)), old.bound.copy()
+    bound[place] = np.minimum(bound[place], new.bound)
+    larger = np.flatnonzero(new.margin > old.margin[place])
+    kept = with_answers(old, place[larger], new.taken(larger))
     # What was found may lie beyond what was proved by the rounding of the model itself.
     return replace(kept, bound=bound)

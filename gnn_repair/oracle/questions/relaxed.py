@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.pieces import require_outputs
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.problems import (
     CAN,
@@ -27,6 +28,7 @@ from gnn_repair.oracle.problems import (
     Floats,
     Integers,
     check_number,
+    replay_of,
     require_exposure,
 )
 from gnn_repair.oracle.rates import Rate, mean_over_members
@@ -93,26 +95,49 @@ class RelaxedMargins:
     __repr__ = __str__
 
 
-def margins_by_slack(
+def relaxed_margins(
     exposure: Exposure,
     target: Tensor | Literal["all"],
-    nodes: Tensor | None,
-    slack: tuple[float, ...],
-    between_groups: bool,
-    threads: int | None,
+    nodes: Tensor | None = None,
+    *,
+    slack: Sequence[float] = SLACKS,
+    between_groups: bool = False,
+    threads: int | None = None,
 ) -> RelaxedMargins:
-    """γ for each slack, or verdicts about it behind a head."""
+    """γ_v(c) when each group's mass may lie in m_g(1−ρ) … m_g(1+ρ), for each ρ in ``slack``.
+
+    Args:
+        exposure: as for :func:`solve`, like ``target``, ``nodes`` and ``threads``.
+        target: a class per node, or ``"all"``.
+        nodes: which nodes.
+        slack: values of ρ between 0 (the exact oracle) and 1 (mass may vanish or double).
+        between_groups: constrain only the total mass of a node, so that groups may trade.
+        threads: worker threads.
+
+    Returns:
+        Margins, or behind a head the largest found, with verdicts.
+    """
+    require_exposure(exposure)
+    require_outputs(exposure, "classes")
+    try:
+        rhos = tuple(check_number(rho, "slack") for rho in slack)
+    except TypeError as error:
+        raise InputError(
+            f"slack must be a list of numbers between 0 and 1, not {slack!r}"
+        ) from error
+    if not rhos:
+        raise InputError("slack is an empty list; give numbers between 0 and 1")
     solutions = [
-        solve(relax(exposure, rho, between_groups), target, nodes, threads=threads) for rho in slack
+        solve(relax(exposure, rho, between_groups), target, nodes, threads=threads) for rho in rhos
     ]
     first, headed = solutions[0], exposure.head is not None
     margin = np.stack([np.where(one.decided | headed, one.margin, np.nan) for one in solutions])
     bound = np.stack([one.bound for one in solutions])
     verdict = np.stack([one.verdict for one in solutions])
     if headed:
-        _carry(np.array(slack), margin, bound, verdict)
+        _carry(np.array(rhos), margin, bound, verdict)
     return RelaxedMargins(
-        slack, between_groups, first.member, first.node, first.target, margin, bound, verdict
+        rhos, between_groups, first.member, first.node, first.target, margin, bound, verdict
     )
 
 
@@ -127,18 +152,6 @@ def _carry(slack: Floats, margin: Floats, bound: Floats, verdict: NDArray[np.str
     for less, more in list(itertools.pairwise(order))[::-1]:
         bound[less] = np.minimum(bound[less], bound[more])
         verdict[less] = np.where(verdict[more] == CANNOT, CANNOT, verdict[less])
-
-
-def slacks(slack: Sequence[float]) -> tuple[float, ...]:
-    try:
-        slacks = tuple(check_number(rho, "slack") for rho in slack)
-    except TypeError as error:
-        raise InputError(
-            f"slack must be a list of numbers between 0 and 1, not {slack!r}"
-        ) from error
-    if not slacks:
-        raise InputError("slack is an empty list; give numbers between 0 and 1")
-    return slacks
 
 
 def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
@@ -159,82 +172,47 @@ def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exp
             groups=(Group("all groups", "merged", "merged"),),
             segments=mixture.segments[:: mixture.num_groups].contiguous(),
         )
-    relaxed = _with_slack(mixture, slack) if slack > 0 else mixture
+    behind = torch.arange(mixture.num_terms)
+    if slack > 0:
+        mixture, behind = _with_slack(mixture, slack)
     if exposure.head is None:
-        return relaxed
-    behind, terms, replay = _old_terms(mixture, slack), exposure.num_terms, exposure.replay
-
-    def replay_relaxed(coefficients: Tensor) -> Tensor:
-        assert replay is not None
-        sent = behind >= 0
-        whole = torch.zeros(terms, dtype=torch.float64)
-        whole.index_add_(0, behind[sent].cpu(), coefficients.double().cpu()[sent])
-        return replay(whole.to(coefficients.device))
-
-    run = replay_relaxed if replay else None
-    return relaxed.with_head(exposure.head, exposure.frozen_logits, exposure.residual, run)
+        return mixture
+    replay = replay_of(exposure, behind)
+    return mixture.with_head(exposure.head, exposure.frozen_logits, exposure.residual, replay)
 
 
-def _with_slack(exposure: Exposure, slack: float) -> Exposure:
-    firm, total = slack < 1, exposure.num_terms
-    lengths = exposure.segments.diff()
-    present = (lengths > 0).long()
-    loose = lengths + present
-    new = torch.stack([lengths, loose], dim=1) if firm else loose.unsqueeze(1)
-    segments = torch.cat([new.new_zeros(1), new.reshape(-1).cumsum(0)])
-    origin = _origins(exposure.segments, lengths, loose, firm)
-    null = origin < 0
+def _with_slack(exposure: Exposure, slack: float) -> tuple[Exposure, Tensor]:
+    """The relaxed exposure, and the term of ``exposure`` behind each of its terms, −1 for a null
+    term (the last of a loose group)."""
+    names = ("firm", "loose") if slack < 1 else ("loose",)
+    lengths, parts = exposure.segments.diff(), len(names)
+    counts = torch.stack([lengths, lengths + (lengths > 0).long()][-parts:], dim=1).reshape(-1)
+    segments = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    new = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+    place = torch.arange(len(new), device=counts.device) - segments[new]
+    old = new // parts
+    behind = torch.where(place < lengths[old], exposure.segments[old] + place, -1)
+    null, firm = behind < 0, new % parts < parts - 1
+    # (1−ρ)α on firm terms, ρα on loose ones and ρm on null terms, so that logits stay.
+    alpha = exposure.coefficients.double()[:, behind.clamp(min=0)]
+    share = torch.where(null, exposure.mass.flatten(1)[:, old], alpha)
     rows = torch.cat([exposure.rows, exposure.rows.new_tensor([exposure.contributions.shape[1]])])
-    share = _shares(exposure, segments, origin, slack, firm)
-    names = [
-        Group(f"{group.name} ({part})", group.rule, group.coefficients_from)
-        for group in exposure.groups
-        for part in (("firm", "loose") if firm else ("loose",))
-    ]
     table, messages = exposure.contributions, exposure.messages
     last_message = exposure.message_rows.new_full((1,), messages.shape[1])
-    return replace(
+    relaxed = replace(
         exposure,
-        groups=tuple(names),
+        groups=tuple(
+            Group(f"{group.name} ({part})", group.rule, group.coefficients_from)
+            for group in exposure.groups
+            for part in names
+        ),
         segments=segments,
-        rows=rows[torch.where(null, total, origin)],
-        coefficients=share,
+        rows=rows[behind],
+        coefficients=torch.where(firm, share * (1 - slack), share * slack),
         contributions=torch.cat([table, table.new_zeros(table.shape[0], 1, table.shape[2])], dim=1),
         messages=torch.cat([messages, messages.new_zeros(len(messages), 1, messages.shape[2])], 1),
         message_rows=torch.cat([exposure.message_rows, last_message]),
         sources=torch.cat([exposure.sources, exposure.sources.new_full((1,), -1)]),
         residual=None,
     )
-
-
-def _old_terms(exposure: Exposure, slack: float) -> Tensor:
-    """[T']: the term of ``exposure`` behind each term of the relaxed one, −1 for a null term."""
-    if slack == 0:
-        return torch.arange(exposure.num_terms)
-    lengths = exposure.segments.diff()
-    return _origins(exposure.segments, lengths, lengths + (lengths > 0).long(), slack < 1)
-
-
-def _origins(segments: Tensor, lengths: Tensor, loose: Tensor, firm: bool) -> Tensor:
-    """[T']: the old term behind each new one, −1 for a null term (the last of a loose group)."""
-    parts = [lengths, loose] if firm else [loose]
-    counts = torch.stack(parts, dim=1).reshape(-1)
-    begin = segments[:-1].repeat_interleave(len(parts))
-    ends = counts.cumsum(0)
-    place = torch.arange(int(ends[-1])) - (ends - counts).repeat_interleave(counts)
-    old = lengths.repeat_interleave(len(parts)).repeat_interleave(counts)
-    return torch.where(place < old, begin.repeat_interleave(counts) + place, -1)
-
-
-def _shares(
-    exposure: Exposure, segments: Tensor, origin: Tensor, slack: float, firm: bool
-) -> Tensor:
-    """(1−ρ)α on firm terms, ρα on loose ones and ρm on null terms, so that logits stay."""
-    parts = 2 if firm else 1
-    counts = segments.diff()
-    kind = torch.arange(len(counts)) % parts if firm else torch.ones(len(counts), dtype=torch.long)
-    factor = torch.where(kind == 0, 1 - slack, slack).double().repeat_interleave(counts)
-    mass = exposure.mass.reshape(exposure.mass.shape[0], -1)
-    mass = mass.repeat_interleave(parts, dim=1).repeat_interleave(counts, dim=1)
-    alpha = exposure.coefficients.double()[:, origin.clamp(min=0)]
-    return torch.where(origin < 0, mass, alpha) * factor
+    return relaxed, behind

@@ -21,10 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.pieces import ONE_KIND, NodeNames
-from gnn_repair.exposure.value import Exposure, Replay
-from gnn_repair.highs import new_highs, pass_lp, status_of
-from gnn_repair.oracle.fallback import SMALLEST, oracle_matrix, solve_with_second_attempts
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, require_outputs
+from gnn_repair.exposure.value import Exposure
+from gnn_repair.highs import new_highs, status_of
+from gnn_repair.oracle.fallback import SMALLEST, pass_oracle, solve_with_second_attempts
 from gnn_repair.oracle.lps import over_lps
 from gnn_repair.oracle.problems import (
     CAN,
@@ -36,8 +37,12 @@ from gnn_repair.oracle.problems import (
     Integers,
     Problems,
     Tables,
+    check_number,
+    entries_of,
     instance,
     on_terms,
+    replay_of,
+    require_exposure,
 )
 from gnn_repair.oracle.solution import Solution, verdicts
 from gnn_repair.oracle.solver import solve
@@ -104,80 +109,88 @@ class StableEvidence:
         return ~self.indispensable & (self.high > NOTABLE * self.mass)
 
     def __str__(self) -> str:
-        if self.without is not None:
-            return self._behind_head(self.without)
-        assert self.low is not None and self.high is not None
-        needed = np.flatnonzero(self.indispensable)
-        parts = ", ".join(
-            f"{self.names.sender(self.sources[i])} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
-            for i in needed[np.argsort(-self.low[needed])][:6]
-        )
-        open_ = int(np.isnan(self.low + self.high).sum())
-        return (
-            f"{self.names.node(self.node)}, class {self.target}, within {self.epsilon:.3g} of γ "
-            f"{self.margin:.4g}: {len(needed)} indispensable terms{': ' * bool(parts)}{parts}; "
-            f"{int(self.interchangeable.sum())} interchangeable of {len(self.terms)}"
-            + (f", {open_} undecided" if open_ else "")
+        head = f"{self.names.node(self.node)}, class {self.target}"
+        needed, shared = np.flatnonzero(self.indispensable), int(self.interchangeable.sum())
+        if self.without is None:
+            low, high = np.asarray(self.low), np.asarray(self.high)
+            needed = needed[np.argsort(-low[needed])]
+            ranges = [f" (λ {low[i]:.4g} to {high[i]:.4g})" for i in needed]
+            head += f", within {self.epsilon:.3g} of γ {self.margin:.4g}"
+            rest = f"{shared} interchangeable of {len(self.terms)}"
+            unknown = int(np.isnan(low + high).sum())
+        elif self.verdict == CANNOT:
+            return f"{head} cannot win, with all of its {len(self.terms)} terms or fewer"
+        elif self.verdict != CAN:
+            return f"{head} is undecided, so it is not known which terms it needs"
+        else:
+            ranges, head = [""] * len(needed), f"{head} can win"
+            rest = f"{shared} of {len(self.terms)} can be done without"
+            unknown = int((self.without == UNDECIDED).sum())
+        senders = [self.names.sender(self.sources[i]) for i in needed]
+        named = ", ".join(map("".join, list(zip(senders, ranges, strict=True))[:6]))
+        return f"{head}: {len(needed)} indispensable terms{': ' * bool(named)}{named}; {rest}" + (
+            f", {unknown} undecided" if unknown else ""
         )
 
     __repr__ = __str__
 
-    def _behind_head(self, without: NDArray[np.str_]) -> str:
-        head = f"{self.names.node(self.node)}, class {self.target}"
-        if self.verdict == CANNOT:
-            return f"{head} cannot win, with all of its {len(self.terms)} terms or fewer"
-        if self.verdict != CAN:
-            return f"{head} is undecided, so it is not known which terms it needs"
-        needed = self.sources[self.indispensable]
-        names = ", ".join(self.names.sender(source) for source in needed[:6])
-        open_ = int((without == UNDECIDED).sum())
-        return (
-            f"{head} can win: {len(needed)} indispensable terms{': ' * bool(len(needed))}{names}; "
-            f"{int(self.interchangeable.sum())} of {len(self.terms)} can be done without"
-            + (f", {open_} undecided" if open_ else "")
-        )
 
-
-def near_optimal(
-    exposure: Exposure, target: Tensor, nodes: Tensor, epsilon: float, threads: int | None
+def stable_evidence(
+    exposure: Exposure,
+    target: Tensor,
+    nodes: Tensor,
+    *,
+    epsilon: float = 1e-3,
+    threads: int | None = None,
 ) -> tuple[StableEvidence, ...]:
-    """One answer per node, of a model without a head."""
+    """The smallest and largest λ_a of every term over reweightings within ``epsilon`` of γ.
+
+    Args:
+        exposure: as for :func:`solve`, like ``target``, ``nodes`` and ``threads``.
+        target: [N] a class per node.
+        nodes: which nodes; this solves up to two LPs per term, so choose a few.
+        epsilon: how far below γ, in logits; γ of a model with a head is known up to its verdict
+            only, so there the question is whether the class still wins without the term.
+        threads: worker threads, each with its own highspy.
+
+    Returns:
+        One answer per node. With a head, a verdict about every term.
+    """
+    require_exposure(exposure)
+    require_outputs(exposure, "classes")
+    epsilon = check_number(epsilon, "epsilon")
+    if not epsilon > 0:
+        raise InputError(f"epsilon must be positive, not {epsilon}")
+    if exposure.head is not None:
+        return _needed_terms(exposure, target, nodes)
     solution = solve(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
-    sources = exposure.sources.cpu().numpy()
 
     def answer(index: int, highs: Any) -> StableEvidence:
-        return _evidence(highs, solution, tables, sources, index, epsilon)
+        return _evidence(highs, solution, tables, index, epsilon)
 
     return tuple(over_lps(len(solution), answer, new_highs, threads))
 
 
 def _evidence(
-    highs: Any,
-    solution: Solution,
-    tables: Tables,
-    sources: NDArray[np.int32],
-    index: int,
-    epsilon: float,
+    highs: Any, solution: Solution, tables: Tables, index: int, epsilon: float
 ) -> StableEvidence:
-    s, v, c = (int(a[index]) for a in (solution.member, solution.recipient, solution.target))
-    problem = instance(tables, s, v, c)
-    part = slice(solution.indptr[index], solution.indptr[index + 1])
+    found = solution[index]
+    problem = instance(tables, found.member, int(solution.recipient[index]), found.target)
     optimum = np.zeros(len(problem.terms))
-    optimum[solution.terms[part] - problem.terms[:1]] = solution.coefficients[part]
-    weights = solution.rival_weights[index][problem.rivals]
-    margin = float(solution.margin[index])
+    optimum[found.terms - problem.terms[:1]] = found.coefficients
     low, high = np.full((2, len(problem.terms)), np.nan)
     if solution.status[index] != FAILED and len(problem.terms):
-        low, high = _ranges(highs, problem, optimum, weights, margin, epsilon)
+        weights = solution.rival_weights[index][problem.rivals]
+        low, high = _ranges(highs, problem, optimum, weights, found.margin, epsilon)
     return StableEvidence(
-        member=s,
-        node=int(solution.named(solution.node[index])),
-        target=c,
-        margin=margin,
+        member=found.member,
+        node=found.node,
+        target=found.target,
+        margin=found.margin,
         epsilon=epsilon,
         terms=problem.terms,
-        sources=solution.named(sources[tables.rows[problem.terms]].astype(np.int64)),
+        sources=solution.named(tables.sources[tables.rows[problem.terms]].astype(np.int64)),
         mass=problem.mass[problem.group],
         low=low,
         high=high,
@@ -189,7 +202,11 @@ def _ranges(
     highs: Any, problem: Instance, optimum: Floats, weights: Floats, margin: float, epsilon: float
 ) -> tuple[Floats, Floats]:
     """λ's extremes, as one LP whose cost changes: the solver starts from its last answer."""
-    shorter = _pass(highs, problem, margin, epsilon, optimum)
+    used = np.abs(problem.columns[optimum > 0]).max(initial=0.0)
+    highs.clearSolver()
+    shorter = pass_oracle(
+        highs, problem, max(float(used), epsilon, SMALLEST), pinned=margin - epsilon
+    )
     mass = problem.mass[problem.group]
     scores = problem.gaps @ weights
     best = np.full(len(problem.mass), -np.inf)
@@ -217,37 +234,10 @@ def _extreme(highs: Any, column: int, sign: float) -> float:
     return value
 
 
-def _pass(highs: Any, problem: Instance, margin: float, epsilon: float, optimum: Floats) -> Floats:
-    """The near-optimal set: x on the product of simplices, γ pinned ``epsilon`` below ``margin``.
-
-    Columns longer than those of the optimum and than ``epsilon`` are shortened, so that a message
-    that nobody uses sets no scale; returns what each x_a is a multiple of, [K].
-    """
-    count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
-    sizes = np.abs(problem.columns).max(1)
-    unit = max(float(sizes[optimum > 0].max(initial=0.0)), epsilon, SMALLEST)
-    lengths = np.maximum(sizes, unit)
-    shorter: Floats = unit / lengths
-    pinned = (margin - epsilon - problem.fixed.min()) / unit
-    with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
-        fixed = (problem.fixed - problem.fixed.min()) / unit
-    highs.clearSolver()
-    pass_lp(
-        highs,
-        np.zeros(count + 1),
-        np.append(np.zeros(count), pinned),
-        np.append(1 / shorter, pinned),
-        np.concatenate([np.full(rivals, -np.inf), np.ones(groups)]),
-        np.concatenate([fixed, np.ones(groups)]),
-        oracle_matrix(problem.columns / lengths[:, None], problem.group, shorter),
-    )
-    return shorter
-
-
 # Behind a head -----------------------------------------------------------------------------------
 
 
-def needed_terms(
+def _needed_terms(
     exposure: Exposure, target: Tensor, nodes: Tensor | None
 ) -> tuple[StableEvidence, ...]:
     """One answer per node, in the order of :func:`solve`."""
@@ -346,21 +336,8 @@ def without_terms(exposure: Exposure, dropped: Tensor) -> Exposure:
     logits[0, pieces.recipients] = exposure.head(
         frozen[0, pieces.recipients], pieces.recipients
     ).detach()
-    return pieces.with_head(exposure.head, logits, exposure.residual, _replay_kept(exposure, kept))
-
-
-def _replay_kept(exposure: Exposure, kept: Tensor) -> Replay | None:
-    """The model run with λ on the kept terms and nothing on the others."""
-    replay = exposure.replay
-    if replay is None:
-        return None
-
-    def run(coefficients: Tensor) -> Tensor:
-        whole = torch.zeros(len(kept), dtype=torch.float64)
-        whole[kept] = coefficients.double().cpu()
-        return replay(whole.to(coefficients.device))
-
-    return run
+    replay = replay_of(exposure, kept.nonzero().view(-1))
+    return pieces.with_head(exposure.head, logits, exposure.residual, replay)
 
 
 # Whose message a class cannot do without ----------------------------------------------------------
@@ -409,10 +386,8 @@ def _asked(
     tables: Tables, solution: Solution, lp: Integers, source: Integers, threads: int | None
 ) -> tuple[Floats, NDArray[np.str_]]:
     position = solution.recipient[lp]
-    counts = tables.counts(position)
-    owner = np.repeat(np.arange(len(lp)), counts)
-    first = tables.segments[:: tables.num_groups][position]
-    terms = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
+    owner = np.repeat(np.arange(len(lp)), tables.counts(position))
+    terms = entries_of(tables.segments[:: tables.num_groups], position)
     left = tables.sources[tables.rows[terms]] != source[owner]
     reduced = on_terms(tables, position, owner[left], terms[left])
     asked = Problems(solution.member[lp], np.arange(len(lp)), solution.target[lp])

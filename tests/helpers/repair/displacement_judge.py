@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csc_array
 from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.highs import by_columns, new_highs, pass_lp, status_of
+from gnn_repair.highs import new_highs, pass_lp, status_of
 from gnn_repair.published import REALIZABLE as TOLERANCE
 
 FEASIBLE = 1e-9
@@ -93,7 +94,7 @@ def _nearest(
     dense[classes : 2 * classes, :terms] = columns.T
     dense[:classes, terms], dense[classes : 2 * classes, terms] = -1.0, 1.0
     dense[2 * classes + group, np.arange(terms)] = 1.0
-    infinite = np.full(classes, np.inf)
+    infinite, sparse = np.full(classes, np.inf), csc_array(dense)
     pass_lp(
         highs,
         np.append(np.zeros(terms), 1.0),
@@ -101,7 +102,7 @@ def _nearest(
         np.full(terms + 1, np.inf),
         np.concatenate([-infinite, goal, masses[present]]),
         np.concatenate([goal, infinite, masses[present]]),
-        by_columns(dense),
+        (sparse.indptr, sparse.indices, sparse.data),
     )
     highs.run()
     if status_of(highs) != "Optimal":
