@@ -8,6 +8,7 @@ compiled copies of those it calls. Here any change in a file that may matter mea
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
 PACKAGE = Path(__file__).parent
@@ -43,6 +45,26 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return dispatcher
 
     return decorate
+
+
+class _Notice(event.Listener):  # type: ignore[misc]
+    """Says once why the first call of an installation takes long, where a person looks on."""
+
+    def on_start(self, event: Any) -> None:
+        module = event.data["dispatcher"].py_func.__module__
+        if module.startswith("gnn_repair.") and (sys.stderr.isatty() or "ipykernel" in sys.modules):
+            _say_compiling()
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+@cache
+def _say_compiling() -> None:
+    print("gnn-repair compiles its kernels once, for half a minute …", file=sys.stderr)
+
+
+event.register("numba:compile", _Notice())
 
 
 @cache

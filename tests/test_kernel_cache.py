@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numba
 import pytest
 
 import gnn_repair
@@ -84,3 +85,18 @@ def test_kernels_are_compiled_from_hashed_files_only_and_kept_only_here():
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gnn_repair."):
                 place = ROOT.joinpath(*node.module.split(".")[1:])
                 assert {place.with_suffix(".py"), place / "__init__.py"} & hashed
+
+
+def test_a_person_is_told_once_why_the_first_call_takes_long(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    caching._say_compiling.cache_clear()
+    said = []
+    for module in ("elsewhere", "gnn_repair.toy", "gnn_repair.toy"):
+
+        def step(x):
+            return x + 1
+
+        step.__module__ = module
+        assert numba.njit(step)(1) == 2
+        said.append(bool(capsys.readouterr().err))
+    assert said == [False, True, False]

@@ -25,6 +25,8 @@ NAMED = 3
 """Senders named where each comes with two numbers."""
 NOTICED = 1e-10
 """A gain below this share of the mass is rounding."""
+NAMED_ABOVE = 0.01
+"""The share of all gains that a named one exceeds; smaller ones are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,13 +191,15 @@ def gains_of(sources: Integers, alpha: Floats, change: Floats) -> Gains:
 
 def gain_words(gains: Gains, names: NodeNames) -> str:
     """Such as ``giving node 322 12 % of the weight (now 0.9 %)``."""
+    least = NAMED_ABOVE * sum(then - now for _, now, then in gains)
+    named = [gain for gain in gains[:NAMED] if gain[2] - gain[1] > least]
     parts = []
-    for who, now, then in gains[:NAMED]:
+    for who, now, then in named:
         # As many digits as tell the two apart.
         digits = next((d for d in (2, 3, 4) if percent(now, d) != percent(then, d)), 5)
         said = f"{percent(then, digits)} of the weight (now {percent(now, digits)})"
         parts.append(f"{names.sender(who)} {said}")
-    more = len(gains) - NAMED
+    more = len(gains) - len(named)
     parts += [f"{more} more sender{'s' * (more > 1)} a little more"] if more > 0 else []
     said = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
     return f"giving {said}" if said else "moving weight between the same senders' messages"

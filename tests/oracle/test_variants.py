@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph
+from gnn_repair.exposure.pieces import ONE_KIND
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import (
     nearest_reweighting,
@@ -21,6 +22,7 @@ from gnn_repair.oracle import (
 )
 from gnn_repair.oracle.problems import Tables, instance
 from gnn_repair.oracle.questions.nearest import moved_bound
+from gnn_repair.oracle.witness import gain_words
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.reporting.evidence import gather
@@ -302,3 +304,9 @@ def test_slack_uses_only_what_it_needs():
     found = relaxed_margins(exposure, torch.tensor([0]), slack=(0.0, 0.25, 0.5, 1.0))
     np.testing.assert_allclose(found.margin[:, 0], [-1, -0.5, 0, 1], atol=1e-12)
     assert found.reach.tolist() == [0, 0, 0, 1]
+
+
+def test_gains_that_hardly_matter_are_counted_and_not_named():
+    gains = ((3, 0.14, 0.40), (0, 0.1, 0.10001), (4, 0.1, 0.10001))
+    said = gain_words(gains, ONE_KIND)
+    assert said == "giving node 3 40 % of the weight (now 14 %) and 2 more senders a little more"

@@ -179,11 +179,15 @@ function movedShare(node, lambda) {
 }
 
 const NAMED_SENDERS = 3;
+// The share of all gains that a named one exceeds; smaller ones are counted.
+const NAMED_ABOVE = 0.01;
 
 // "Giving node 322 12 % of the weight (now 0.9 %)".
 function gainWords(node, lambda) {
   const gains = gainsOf(node, lambda),
-    parts = gains.slice(0, NAMED_SENDERS).map(([source, now, then]) => {
+    least = NAMED_ABOVE * gains.reduce((sum, [, now, then]) => sum + then - now, 0),
+    named = gains.slice(0, NAMED_SENDERS).filter(([, now, then]) => then - now > least),
+    parts = named.map(([source, now, then]) => {
       // As many digits as tell the two apart.
       const digits = [2, 3, 4].find((d) => shareWords(now, d) !== shareWords(then, d)) ?? 5;
       const who = source === node.id ? "its own message" : senderWords(node, source);
