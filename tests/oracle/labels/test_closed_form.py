@@ -76,9 +76,10 @@ def test_some_labels_and_nodes_give_the_same_answers():
 
 def test_flip_asks_for_the_other_side():
     exposure = random_exposure(7)
-    solution = gr.solve(exposure, "flip")
-    says = exposure.frozen_logits.numpy()[solution.member, solution.node, solution.target] > 0
-    assert (solution.wanted == ~says).all()
+    for threshold in (0.0, 0.7, -0.7):
+        solution = gr.solve(exposure, "flip", threshold=threshold)
+        says = exposure.frozen_logits.numpy()[solution.member, solution.node, solution.target]
+        assert (solution.wanted == ~(says > threshold)).all()
 
 
 def test_a_member_mask_asks_each_member_about_its_own_nodes():
