@@ -789,7 +789,9 @@ def has_root(
     return any(isinstance(m, Tensor | nn.Module) or m is True or m in ("sum", "cat") for m in marks)
 
 
-IN_ORDER = (aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation)
+IN_ORDER = (
+    aggr.SortAggregation, aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation,
+)  # fmt: skip
 """PyG's aggregations that read the nodes of a graph in order."""
 ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
 """Operations that add up rows."""

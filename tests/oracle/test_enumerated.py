@@ -288,7 +288,8 @@ def test_a_study_s_counts(seed, monkeypatch):
     asked = planted(solve(exposure, y, part > 0), seed)
     every = solve(exposure, "all").reachable.reshape(2, NODES, CLASSES)
     monkeypatch.setattr("gnn_repair.study.measures.solve", lambda *_: asked)
-    found = summarise_oracle(exposure, y, part == 1, part == 2, OracleProtocol()).summaries
+    masks = {"val": part == 1, "test": part == 2}
+    found = summarise_oracle(exposure, y, masks, OracleProtocol()).summaries
     predicted = exposure.frozen_logits.argmax(2)
     assert sum(summary[name]["undecided"] for summary in found for name in ("val", "test")) > 3
     for s, summary in enumerate(found):
