@@ -47,7 +47,7 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-class _Notice(event.Listener):  # type: ignore[misc]
+class _Notice(event.Listener):
     """Says once why the first call of an installation takes long, where a person looks on."""
 
     def on_start(self, event: Any) -> None:
