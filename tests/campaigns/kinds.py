@@ -568,7 +568,7 @@ LINK_MODELS: dict[str, Callable[..., Tensor]] = {
         torch.cat([z[e[0]], (a[e[0]] + a[e[1]]) @ y], 1)).view(-1),
     "best neighbour": lambda m, z, y, e, a: dot(z, e) + (z[e[0]] * y[a.argmax(1)[e[1]]]).sum(1),
     "attention over all": lambda m, z, y, e, a: dot(z, e)
-    + ((y[e[0]] @ y.t()).softmax(1) @ y * z[e[1]]).sum(1),
+    + ((z[e[0]] @ y.t()).softmax(1) @ y * z[e[1]]).sum(1),
     "common neighbours of neighbours": lambda m, z, y, e, a: dot(z, e)
     + common(a @ a, e).sum(1).sqrt(),
     "walks between the ends": lambda m, z, y, e, a: dot(z, e) * (a @ a @ a)[e[0], e[1]].log1p(),
@@ -611,7 +611,7 @@ LINK_MODELS: dict[str, Callable[..., Tensor]] = {
     - (z[e[0]] * y[e[1].roll(1)]).sum(1),
     "standardised links": lambda m, z, y, e, a: (dot(z, e) - dot(y, e).mean()) / dot(y, e).std(),
     "size of the table": lambda m, z, y, e, a: dot(z, e) / y.norm(),
-    "rival targets": lambda m, z, y, e, a: dot(z, e) - (y[e[0]] @ y.t()).logsumexp(1),
+    "rival targets": lambda m, z, y, e, a: dot(z, e) - (z[e[0]] @ y.t()).logsumexp(1),
     "largest of the neighbours": lambda m, z, y, e, a: dot(z, e) + torch.where(
         a[e[1]].unsqueeze(-1) > 0, y, -9.0).amax(1).sum(1),
     "subgraphs one by one": lambda m, z, y, e, a: dot(z, e) + torch.stack(
