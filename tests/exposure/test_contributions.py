@@ -172,3 +172,24 @@ def test_values_of_a_sparse_graph_are_weights_where_it_is_multiplied_with() -> N
 def _by_matrix(model: Any, data: Any) -> Tensor:
     out: Tensor = model(data["x"], data["adj_t"])
     return out
+
+
+class Weighed(nn.Module):
+    """A product that is added, halved, to what the node itself says."""
+
+    def __init__(self, adjacency):
+        super().__init__()
+        self.own, self.sent = nn.Linear(4, 3).double(), nn.Linear(4, 3).double()
+        self.adjacency = adjacency
+
+    def forward(self, x):
+        return torch.addmm(self.own(x), self.adjacency, self.sent(x), beta=0.5, alpha=2.0)
+
+
+def test_what_a_product_is_added_to_is_scaled_as_the_model_scales_it():
+    torch.manual_seed(0)
+    adjacency = torch.rand(6, 6, dtype=torch.float64)
+    model, x = Weighed(adjacency), torch.randn(6, 4, dtype=torch.float64)
+    exposure = expose(model, {"x": x})
+    torch.testing.assert_close(exposure.mass[0, :, 0], 2 * adjacency.sum(1))
+    torch.testing.assert_close(exposure.fixed_logits[0], 0.5 * model.own(x).detach())
