@@ -431,6 +431,21 @@ class Exposing:
     ) -> Exposure:
         """The exposure that a record shows; ``stored``: what its run has kept."""
         analysis = self.analysis_of(record)
+        try:
+            return self._from_analysis(analysis, logits, embedding, stored)
+        except ExposureRefused:
+            if not analysis.forget_attention():
+                raise
+        # What follows linear attention cannot be followed: it is held, as attention kernels are.
+        return self._from_analysis(analysis, logits, embedding, stored)
+
+    def _from_analysis(
+        self,
+        analysis: Analysis,
+        logits: Tensor,
+        embedding: Tensor | None,
+        stored: dict[int, Tensor],
+    ) -> Exposure:
         with made_on(self.device):
             sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
             analysis.refuse_branches(sites, self.where)
@@ -451,6 +466,7 @@ class Exposing:
                 "something nonlinear, or in several hops whose weights are multiplied out; call "
                 "it under torch.no_grad()"
             )
+        record = analysis.record
         with torch.enable_grad():
             found = replace(found, kept=redone(record))
             if embedding is not None and record.embedding is not None:
@@ -597,9 +613,7 @@ class Exposing:
             made.append(mixtures_of(block, group, weight, context, senders, order))
         if subject.graph is not None:
             made = with_shared_contexts(made)
-        own = set().union(*(site.sums for site in sites))
-        behind = [analysis.sum_behind(a.value) for site in sites for a in site.after]
-        own |= {place for place in behind if place is not None}  # denominators are in α
+        own = set().union(*(site.sums | analysis.normalisers(site) for site in sites))
         starts = None
         if self.graphs is not None:
             assert subject.nodes is not None

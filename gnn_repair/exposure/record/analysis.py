@@ -30,6 +30,8 @@ NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square"
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
 FILLED = {"full", "full_like", "new_full", "fill"}
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
+LINEAR_ATTENTION = 1 << 25
+"""Weights of linear attention, N² per head, up to which they are formed; beyond, it is held."""
 JOINED = {"any", "all", "sum", "logical_not", "bitwise_not", "logical_or", "bitwise_or"}
 """Operations by which truth values become one."""
 
@@ -51,6 +53,8 @@ class Analysis:
             whole: names of modules whose messages are terms as they are, α = 1.
         """
         self.record, self.pooled, self.whole = record, pooled, whole
+        self.linear = not pooled
+        """Whether linear attention is read as sums over nodes."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
@@ -152,6 +156,8 @@ class Analysis:
             Their places, and the values that the output follows from row by row.
         """
         found = list[int]()
+        if self.linear:
+            self._associate(size)
 
         def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
@@ -168,6 +174,64 @@ class Analysis:
             seen = {number for number, _ in self.behind(start, follow)}
         feeds = self.above(number for place in found for number in self.feeding(place))
         return sorted(place for place in found if place not in feeds), seen
+
+    def _associate(self, size: int) -> None:
+        """Note products q (kᵀ v), the inner one along nodes, as sums (q kᵀ) v over nodes."""
+        for place in self.needed:
+            step = self.record.steps[place]
+            if step.name in ("mm", "bmm") and not step.mixes:
+                step.reduction = self._linear_attention(step, size)
+                step.mixes = step.reduction is not None
+
+    def forget_attention(self) -> bool:
+        """Read no linear attention as sums any more; whether any was."""
+        self.linear, found = False, False
+        for step in self.record.steps:
+            if step.reduction is not None and step.reduction.across is not None:
+                step.reduction, step.mixes, found = None, False, True
+        return found
+
+    def _linear_attention(self, step: RecordedStep, size: int) -> Reduction | None:
+        left, right = (argument.number for argument in step.args)
+        shape, factor = self.value(left).shape, 1.0
+        if shape[-2] != size or prod(shape[:-2]) * size**2 > LINEAR_ATTENTION:
+            return None
+        root, place = self.seen_through(right, self.value(right).shape)
+        inner = self.maker(root)
+        while inner is not None and inner.name in ("mul", "div"):
+            if not isinstance(inner.args[0], Ref) or isinstance(inner.args[1], Ref):
+                return None
+            number = float(inner.args[1])
+            factor = factor * number if inner.name == "mul" else factor / number
+            root, before = self.seen_through(inner.args[0].number, self.value(root).shape)
+            place, inner = before.reshape(-1)[place], self.maker(root)
+        if inner is None or inner.name not in ("mm", "bmm") or inner.reduction is not None:
+            return None
+        plain = torch.arange(place.numel()).view(self.value(root).shape)
+        turned = place.shape != plain.shape or not torch.equal(place, plain)
+        if turned and (place.shape != plain.mT.shape or not torch.equal(place, plain.mT)):
+            return None
+        one, two = (argument.number for argument in inner.args)
+        senders, also = self.nodes_along(one, -1), self.nodes_along(two, -2)
+        known = senders is not None and also is not None and torch.equal(senders, also)
+        own = self.nodes_along(left, -2)
+        if not known or senders is None or own is None:
+            return None
+        if not torch.equal(own.sort().values, torch.arange(size)):
+            return None
+        message, across = (one, two) if turned else (two, one)
+        nodes = senders.unsqueeze(1).expand(*shape[:-2], len(senders), 1)
+        return Reduction(
+            message, matrix=left, across=across, turned=turned, size=size, factor=factor,
+            sources=nodes, out_axis=len(shape) - 2,
+        )  # fmt: skip
+
+    def nodes_along(self, number: int, axis: int) -> Tensor | None:
+        """[n] the nodes along an axis of a value, where one of those behind it changes there."""
+        value = self.value(number)
+        axis = axis % len(value.shape)
+        several = [rows for rows in value.rows if rows.varies(axis)]
+        return several[0].along(axis) if len(several) == 1 else None
 
     @staticmethod
     def _base(step: RecordedStep) -> list[int]:
@@ -255,7 +319,8 @@ class Analysis:
         reduction = self.record.steps[place].reduction
         if reduction is None:  # sums in a loop
             return [n for site in self._loops.get(place, ()) for n in self.feeding(site.step)]
-        return [reduction.message, *([] if reduction.matrix is None else [reduction.matrix])]
+        several = (reduction.message, reduction.matrix, reduction.across)
+        return [number for number in several if number is not None]
 
     def beside(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
@@ -404,6 +469,15 @@ class Analysis:
             number = self.root(step.args[0].number)
             step = self.maker(number)
         return None if step is None or step.reduction is None else self.value(number).step
+
+    def normalisers(self, site: FinalSite) -> set[int]:
+        """The operations that mix nodes in what a site's sums are divided by, which is in α."""
+        if site.reduction.across is None:
+            sums = [self.sum_behind(after.value) for after in site.after]
+            return {place for place in sums if place is not None}
+        above = self.above(after.value for after in site.after)
+        above -= self.above(self.feeding(site.step))
+        return {place for place in above if self.record.steps[place].mixes}
 
     def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
         """The value behind moves and repetitions, and which of its numbers stands where."""
@@ -638,6 +712,8 @@ class FinalSite:
 
     base: int | None = None
     """What the sum is added to, where that is not zero."""
+    layout: Tensor | None = None
+    """[D] of linear attention: which of the product's channels, head by head, each channel is."""
 
     def flat(self, value: Tensor) -> Tensor:
         """[rows, channels] of a tensor that is laid out as the sum."""
@@ -676,7 +752,7 @@ class After:
     value: int
     inverse: bool
     place: Tensor
-    """[n] which of the value's numbers is each recipient's."""
+    """[n] which of the value's numbers is each recipient's; of linear attention [n, heads]."""
 
 
 def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
@@ -690,6 +766,8 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
             step.result, axis % len(analysis.value(step.result).shape), place,
             replace(members[0].reduction, size=size), members=members,
         )  # fmt: skip
+    if reduction.across is not None:
+        return _attention_site(analysis, place, reduction)
     number, after = step.result, list[After]()
     parts = parts_of(analysis, reduction) if reduction.matrix is None else None
     base = None if analysis.is_zero(reduction.base) else reduction.base
@@ -710,6 +788,44 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     return FinalSite(
         number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows, base=base
     )
+
+
+def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> FinalSite:
+    """The sums of linear attention, divided by their normaliser where that is what follows them."""
+    step = analysis.record.steps[place]
+    assert reduction.matrix is not None
+    rows = analysis.nodes_along(reduction.matrix, -2)
+    rows = rows if rows is None or bool(rows.diff().ne(1).any()) else None
+    site = FinalSite(step.result, reduction.out_axis, place, reduction, rows=rows)
+    *heads, size, width = analysis.value(step.result).shape
+    number, numbers = step.result, torch.arange(prod(heads) * size * width)
+    numbers = numbers.view(*heads, size, width)
+    while True:  # moved, as einsum moves its results, and then divided
+        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
+        reader = analysis.record.steps[readers[0]] if len(readers) == 1 else None
+        if reader is None or reader.name not in MOVES | SAME:
+            break
+        number = reader.result
+        if reader.name in MOVES:
+            numbers = _mover(reader, analysis.value(number).shape)(numbers)
+    divided = reader is not None and reader.name == "div" and isinstance(reader.args[1], Ref)
+    if reader is None or not divided or reader.args[0] != Ref(number):
+        return site
+    other, shape = reader.args[1].number, analysis.value(number).shape
+    if place in analysis.above([other]) or analysis.value(reader.result).shape != shape:
+        return site
+    root, shown = analysis.seen_through(other, shape)
+    unit = numbers // width  # heads one after another, recipients in each
+    owner = NodeRows(unit % size)
+    axes = [a for a in range(len(shape)) if shape[a] == size and owner.along(a) is not None]
+    each = torch.empty(prod(heads) * size, dtype=torch.long)
+    each[unit.reshape(-1)] = shown.reshape(-1)
+    if not axes or not torch.equal(each[unit], shown):
+        return site
+    after = After(root, True, each.view(-1, size).t())
+    site = replace(site, value=reader.result, axis=axes[0], after=(after,))
+    first = site.flat(numbers)[0]
+    return replace(site, layout=(first // width // size) * width + first % width)
 
 
 def _divides_by_count(
@@ -813,7 +929,7 @@ class Filters:
     def _hop(self, place: int) -> RecordedHop | None:
         site = site_of(self.analysis, place, self.size)
         reduction = site.reduction
-        if reduction.batched:
+        if reduction.batched or reduction.across is not None:
             return None
         if reduction.matrix is not None:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
@@ -955,7 +1071,7 @@ def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
             return False
         pairs.append((a.value, b.value))
     if mine is None or theirs is None:
-        pairs.append((left.matrix, right.matrix))
+        pairs += [(left.matrix, right.matrix), (left.across, right.across)]
     else:
         forms = [
             (p.scale, p.table is None, r.mean, [f.inverse for f in p.factors])

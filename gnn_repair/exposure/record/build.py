@@ -277,7 +277,8 @@ def wanted_values(site: FinalSite) -> set[int]:
         found |= {member.value} | wanted_values(member)
     parts, reduction = site.parts, site.reduction
     if parts is None:
-        known = [] if site.members else [reduction.matrix, reduction.message]
+        of_product = [reduction.matrix, reduction.across, reduction.message]
+        known = [] if site.members else of_product
     else:
         known = [factor.value for factor in parts.factors]
         known += [parts.kinds, *([parts.whole] if parts.table is None else [parts.table])]
@@ -367,14 +368,13 @@ def _of_recipients(
 
 def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
     dtype = kept[site.value].dtype
-    total: Tensor | None = None
-    if site.reduction.factor != 1:
-        total = torch.full((site.reduction.size,), site.reduction.factor, dtype=dtype)
+    total: Any = site.reduction.factor
     for after in site.after:
         factor = kept[after.value].reshape(-1)[after.place].to(dtype)
-        factor = 1 / factor if after.inverse else factor
-        total = factor if total is None else total * factor
-    return total
+        total = total / factor if after.inverse else total * factor
+    if isinstance(total, Tensor) or total == 1:
+        return total if isinstance(total, Tensor) else None
+    return torch.full((site.reduction.size,), total, dtype=dtype)
 
 
 def _to_entries(tensor: Tensor, axes: Sequence[int]) -> Tensor:
@@ -424,26 +424,30 @@ def _product_blocks(
     assert reduction.matrix is not None
     matrix, table = kept[reduction.matrix], kept[reduction.message]
     table = table if table.dim() > 1 else table.unsqueeze(1)
-    if reduction.turned:
+    if reduction.across is not None:
+        across = kept[reduction.across]
+        across, table = (across.mT, table.mT) if reduction.turned else (across, table)
+        matrix = matrix @ across
+    elif reduction.turned:
         matrix, table = matrix.mT, table.mT
     if reduction.batched:
         return _batched_blocks(site, matrix, table, after)
+    width = table.shape[-1]
+    channels = torch.arange(prod(table.shape[:-2]) * width)
+    channels = channels if site.layout is None else torch.argsort(site.layout)
     if matrix.dim() == 2:
-        return [
-            _product_block(
-                site, matrix, table, torch.arange(table.shape[1]), reduction.sources, after
-            )
-        ]
-    width = table.shape[2]
-    if bool((matrix == matrix[:1]).all()):  # one matrix, several tables
+        after = after if after is None else after.reshape(len(after))
+        return [_product_block(site, matrix, table, channels, reduction.sources, after)]
+    shared = after is None or after.dim() == 1
+    if shared and bool((matrix == matrix[:1]).all()):  # one matrix, several tables
         beside, ids = table.movedim(0, 1).flatten(1), reduction.sources
-        channels = torch.arange(beside.shape[1])
         ids = None if ids is None else ids[0]
         return [_product_block(site, matrix[0], beside, channels, ids, after)]
     return [
         _product_block(
-            site, matrix[b], table[b], torch.arange(b * width, (b + 1) * width),
-            None if reduction.sources is None else reduction.sources[b], after,
+            site, matrix[b], table[b], channels[b * width : (b + 1) * width],
+            None if reduction.sources is None else reduction.sources[b],
+            after if shared or after is None else after[:, b],
         )
         for b in range(matrix.shape[0])
     ]  # fmt: skip
@@ -506,7 +510,8 @@ def _product_block(
     after: Tensor | None,
 ) -> Block:
     if matrix.layout == torch.strided:
-        places = matrix.nonzero()
+        every = site.reduction.across is not None  # all nodes send, some with weight 0
+        places = (torch.ones_like(matrix) if every else matrix).nonzero()
         recipients, rows, values = places[:, 0], places[:, 1], matrix[places[:, 0], places[:, 1]]
     else:
         whole = matrix.to_sparse_coo() if matrix.layout != torch.sparse_coo else matrix
@@ -518,7 +523,8 @@ def _product_block(
         counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts
     alpha = alpha if scale is None else alpha * scale
-    return Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
+    block = Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
+    return block if site.rows is None else _of_recipients(block, site, False, None, None)
 
 
 def of_sender_type(block: Block, graph: TypedGraph) -> Block:
@@ -550,16 +556,17 @@ def joined_blocks(left: Block, right: Block) -> Block:
 def mixtures_of(
     block: Block, group: Group, weight: Tensor, context: Context, nodes: int, by_recipient: Tensor
 ) -> list[Mixture]:
-    """One group for each sign of the coefficients; entries with coefficient 0 are no terms.
+    """One group for each sign of the coefficients; entries with coefficient 0 are no terms, except
+    in linear attention.
 
     ``by_recipient``: [T] the block's entries sorted by recipient.
     """
     lowest = float(block.coefficients.min()) if len(block.coefficients) else 0.0
-    signed = lowest < 0
+    signed, linear = lowest < 0, block.pieces[0].site.reduction.across is not None
     found = []
     for sign in (1, -1) if signed else (1,):
         order = by_recipient
-        if lowest <= 0:
+        if signed or (lowest == 0 and not linear):
             order = order[block.coefficients[order] * sign > 0]
         if signed and not order.numel():
             continue
@@ -724,7 +731,9 @@ def group_words(
             name = f"{name} ({holder if graph is None else _outer(holder)})"
         sums = len({id(b.pieces[0].site) for b in alike})
         if sums < len(alike):
-            kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
+            linear = alike[0].pieces[0].site.reduction.across is not None
+            by_head = linear or graph is not None or hasattr(module, "heads")
+            kind = "head" if by_head else "stack"
             name = f"{name} {kind} {used[key]}"
         elif len(alike) > 1:
             relations = hasattr(module, "num_relations")
@@ -765,7 +774,7 @@ def _named(
 
 def _kind(site: FinalSite) -> str:
     if site.reduction.matrix is not None:
-        return "matrix product"
+        return "matrix product" if site.reduction.across is None else "linear attention"
     return "mean" if site.reduction.mean else "sum"
 
 
@@ -817,6 +826,8 @@ def _rule(
     after = " / count" if site.after or site.reduction.mean else ""
     site = site.members[0] if site.members else site
     parts = site.parts
+    if site.reduction.across is not None:
+        return how, f"α = {said}, q · k of both ends, h = the sender's row", "the model"
     if site.reduction.matrix is not None or parts is None:
         assert site.reduction.matrix is not None
         live = analysis.value(site.reduction.matrix).live

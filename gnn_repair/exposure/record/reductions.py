@@ -180,6 +180,9 @@ class Reduction:
     """What the sum is added to."""
     matrix: int | None = None
     """Of a product: the value with the coefficients."""
+    across: int | None = None
+    """Of linear attention, q (kᵀ v) read as (q kᵀ) v: the value kᵀ, by which ``matrix`` is
+    multiplied; ``turned``: it is k, and the table is vᵀ."""
     turned: bool = False
     """Of a product: whether it is written from the other side, outᵀ = matrixᵀ · tableᵀ."""
     batched: bool = False
@@ -387,7 +390,7 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
 def _taken(rows: NodeRows, dim: int, index: Tensor, shape: Sequence[int]) -> NodeRows:
     ids = rows.ids
     nodes = rows.along(dim) if ids.dim() > 1 else ids
-    if nodes is not None:
+    if nodes is not None and (index.dtype != torch.bool or index.dim() == 1):
         flat = nodes[index]
         places = [1] * dim + list(flat.shape) + [1] * (ids.dim() - dim - 1)
         return NodeRows(flat.reshape(places).expand(tuple(shape)), rows.partial)
@@ -917,11 +920,12 @@ def _outer_rows(
     rows, columns = left.dim() - 2, left.dim() - 1
     shape = c.out.shape
     kept = [r for r in c.rows(left) if not r.varies(columns)]
+    nodes = any(c.are_nodes(r) for r in kept)  # to whom clusters along columns are channels
     made = [NodeRows(r.narrowed(columns).expand(shape), r.partial) for r in (*kept, *beside)]
     made += [
         NodeRows(r.narrowed(rows).expand(shape), r.partial)
         for r in c.rows(right)
-        if not r.varies(rows)
+        if not r.varies(rows) and (not nodes or c.are_nodes(r))
     ]
     return [union([made])]
 

@@ -484,7 +484,7 @@ class Replay:
             return Substitute(giving(kept))
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-            return unfilled(self.record, place, func, args).copy_(kept[0])
+            return (args[0] if is_in_place(func) else torch.empty_like(kept[0])).copy_(kept[0])
 
         return Substitute(run, frozenset(step.reads))
 
@@ -513,7 +513,8 @@ class Replay:
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             several = len(func._schema.returns) > 1  # the sums, and what belongs to them
             out = func(*args, **kwargs) if several else None
-            target = tensors_in(out)[0] if several else unfilled(self.record, place, func, args)
+            target = args[0] if is_in_place(func) else torch.empty_like(value)  # strides as well
+            target = tensors_in(out)[0] if several else target
             flat = site.flat(value).clone()
             start = value.new_zeros(())
             if site.base is not None:  # which may move with other sums
