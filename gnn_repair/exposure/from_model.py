@@ -56,6 +56,7 @@ from gnn_repair.exposure.record.build import (
     Mixture,
     assemble,
     blocks_of,
+    by_recipient,
     context_of,
     frame_of_site,
     graph_starts,
@@ -595,15 +596,17 @@ class Exposing:
         size, pooled = len(channels), self.graphs is not None
         sites = _read_by_head(found)
         blocks, names = self._blocks(sites, found), subject.names
+        if not self.wanted.gradients and not analysis.attention:
+            analysis.record.forget()  # otherwise it may be analysed again
         if pooled:
             assert subject.nodes is not None
             blocks, names = with_senders(blocks, subject.nodes)
         made: list[list[Mixture]] = []
-        orders: dict[int, Tensor] = {}  # heads share their entries
+        orders: dict[int, Tensor | None] = {}  # heads share their entries
         named = group_words(analysis, self.modules, blocks, subject.graph, pooled)
         for block, group in zip(blocks, named, strict=True):
             if id(block.recipients) not in orders:
-                orders[id(block.recipients)] = torch.argsort(block.recipients, stable=True)
+                orders[id(block.recipients)] = by_recipient(block.recipients)
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
             weight = found.extracted.weight[:, torch.cat(columns)]
             given = analysis.record.steps[block.pieces[0].site.step].given

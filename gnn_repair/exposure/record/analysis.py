@@ -55,6 +55,8 @@ class Analysis:
         self.record, self.pooled, self.whole = record, pooled, whole
         self.linear = not pooled
         """Whether linear attention is read as sums over nodes."""
+        self.attention: set[int] = set()
+        """The operations of which that is true."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
@@ -182,14 +184,14 @@ class Analysis:
             if step.name in ("mm", "bmm") and not step.mixes:
                 step.reduction = self._linear_attention(step, size)
                 step.mixes = step.reduction is not None
+                self.attention |= {place} if step.mixes else set()
 
     def forget_attention(self) -> bool:
         """Read no linear attention as sums any more; whether any was."""
-        self.linear, found = False, False
-        for step in self.record.steps:
-            if step.reduction is not None and step.reduction.across is not None:
-                step.reduction, step.mixes, found = None, False, True
-        return found
+        for place in self.attention:
+            self.record.steps[place].reduction, self.record.steps[place].mixes = None, False
+        known, self.linear, self.attention = bool(self.attention), False, set()
+        return known
 
     def _linear_attention(self, step: RecordedStep, size: int) -> Reduction | None:
         left, right = (argument.number for argument in step.args)

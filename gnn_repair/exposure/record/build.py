@@ -149,9 +149,13 @@ def _layout(mixtures: Sequence[Mixture]) -> tuple[Tensor, Tensor | None]:
     segments = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     if len(mixtures) == 1:
         return segments, None
-    count = len(mixtures)
-    keys = [m.pattern.recipients.long() * count + g for g, m in enumerate(mixtures)]
-    return segments, torch.argsort(torch.cat(keys), stable=True)
+    order, start = torch.empty(int(segments[-1]), dtype=torch.long, device=segments.device), 0
+    for g, mixture in enumerate(mixtures):
+        terms = torch.arange(mixture.rows.numel(), device=segments.device)
+        first = segments[g : -1 : len(mixtures)] - mixture.indptr[:-1]
+        order[torch.repeat_interleave(first, mixture.indptr.diff()) + terms] = terms + start
+        start += len(terms)
+    return segments, order
 
 
 def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
@@ -553,32 +557,40 @@ def joined_blocks(left: Block, right: Block) -> Block:
 # Groups ------------------------------------------------------------------------------------------
 
 
+def by_recipient(recipients: Tensor) -> Tensor | None:
+    """[T] the order that sorts entries by recipient; None: they are sorted."""
+    if bool((recipients[1:] >= recipients[:-1]).all()):
+        return None
+    return torch.argsort(recipients, stable=True)
+
+
 def mixtures_of(
-    block: Block, group: Group, weight: Tensor, context: Context, nodes: int, by_recipient: Tensor
+    block: Block, group: Group, weight: Tensor, context: Context, nodes: int, order: Tensor | None
 ) -> list[Mixture]:
     """One group for each sign of the coefficients; entries with coefficient 0 are no terms, except
     in linear attention.
 
-    ``by_recipient``: [T] the block's entries sorted by recipient.
+    ``order``: of the block's entries, see :func:`by_recipient`.
     """
     lowest = float(block.coefficients.min()) if len(block.coefficients) else 0.0
     signed, linear = lowest < 0, block.pieces[0].site.reduction.across is not None
     found = []
     for sign in (1, -1) if signed else (1,):
-        order = by_recipient
+        entries: Any = slice(None) if order is None else order
         if signed or (lowest == 0 and not linear):
-            order = order[block.coefficients[order] * sign > 0]
-        if signed and not order.numel():
+            there = block.coefficients * sign > 0
+            entries = there.nonzero().view(-1) if order is None else order[there[order]]
+        coefficients = block.coefficients[entries].to(block.states.dtype)
+        if signed and not coefficients.numel():
             continue
-        counts = torch.bincount(block.recipients[order], minlength=len(context.state))
-        rows = block.rows[order]
+        counts = torch.bincount(block.recipients[entries], minlength=len(context.state))
         behind = _sender_of_states(block, nodes)
         found.append(
             Mixture(
                 group=_signed_group(group, sign) if signed else group,
                 indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-                rows=rows.int(),
-                coefficients=block.coefficients[order].to(block.states.dtype) * sign,
+                rows=block.rows[entries].int(),
+                coefficients=coefficients if sign > 0 else -coefficients,
                 sign=sign,
                 states=block.states.contiguous(),
                 senders=behind,

@@ -240,6 +240,12 @@ class Record:
     marked: tuple[int, ...] = ()
     """Values that the run itself pointed out: the embeddings between encoder and decoder."""
 
+    def forget(self) -> None:
+        """Let go of the tensors that the run made: a replay needs none of them."""
+        for value in self.values:
+            if value.step >= 0:
+                value.kept = None
+
     @property
     def repeats(self) -> bool:
         """Whether another run must give the same: nothing is drawn, nothing there before written.
