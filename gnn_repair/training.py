@@ -13,7 +13,7 @@ import logging
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -379,6 +379,30 @@ def unstack_parameters(p: Parameters, member: int) -> dict[str, Tensor]:
         name: (value.t() if value.dim() == 2 else value).contiguous().clone()
         for name, value in chosen.items()
     }
+
+
+class FrozenDict(Mapping[str, Tensor]):
+    """Tensors by name, fixed when it is built; unlike ``MappingProxyType``, it can be pickled."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(self._values)}}}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._values,)
 
 
 class FlatParameters:

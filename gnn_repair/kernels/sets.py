@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.dispatch import check_sizes, compiled
+from gnn_repair.kernels.aggregate import check_sizes, compiled
 
 BOUND = 4.0
 """Scores and shifts are BOUND · tanh(·)."""

@@ -25,7 +25,6 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.f1 import f1_of
 from gnn_repair.files import (
     REAL,
-    FrozenDict,
     check_fields,
     contents_of,
     dataclass_hints,
@@ -46,6 +45,7 @@ from gnn_repair.training import (
     LOG,
     Budget,
     Fitted,
+    FrozenDict,
     Listener,
     Parameters,
     ProgressCallback,

@@ -5,25 +5,27 @@ None of these is from the paper. Each is fitted like a repair and stands in the 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.kernels import Pattern
 from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained
-from gnn_repair.repair.evidence import DROPPED, FeatureEvidence
+from gnn_repair.repair.evidence import (
+    DROPPED,
+    LEAST_SCORE,
+    FeatureEvidence,
+    Propagation,
+    normalised_adjacency,
+)
 from gnn_repair.repair.folds import (
     FOLDS,
     averaged,
@@ -55,17 +57,8 @@ CANDIDATES = tuple(product(ALPHAS, ALPHAS, AUTOSCALE))
 """Strength of the correction, of the smoothing, autoscale: the first of equally good ones wins."""
 TEMPERATURES = (0.05, 20.0)
 """Where τ is looked for."""
-TINY = 1e-12
-"""Smoothed scores below this count as this in logarithms: scores are shares of one, and a zero
-would be an infinite loss."""
 TABLE_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
 """How large one table may be: on the CPU it is to stay in the cache."""
-DENSE_ABOVE = 0.1
-"""An operator with a larger share of nonzeros is multiplied as a dense matrix."""
-LARGEST_DENSE = 256 << 20
-"""Bytes such a matrix may take: no more than the exposure of a large graph itself."""
-LARGEST_SCALE = 1000.0
-"""Automatic scales above this count as 1."""
 SPREADS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Strengths that validation accuracy chooses from."""
 PERCEPTRON = Budget(500, 80, 1e-2, 5e-4)
@@ -152,7 +145,7 @@ class FittedSmoothing(FittedRepair["CorrectAndSmooth"]):
             strengths,
             self.repair.layers,
         )
-        return scores[:, exposure.recipients].clamp(min=TINY).log()
+        return scores[:, exposure.recipients].clamp(min=LEAST_SCORE).log()
 
 
 def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
@@ -251,85 +244,6 @@ def jobs_at_once(soft: Tensor) -> int:
     """How many jobs a table may hold, for probabilities [S, N, C]."""
     limit = TABLE_BYTES.get(soft.device.type, min(TABLE_BYTES.values()))
     return max(1, limit // max(1, soft[0].numel() * soft.element_size()))
-
-
-def normalised_adjacency(entries: Tensor, num_nodes: int) -> Tensor:
-    """D^{−1/2} A D^{−1/2} of entries [2, E] (source, recipient), [N, N] float64, CSR or dense.
-
-    D counts what a node receives; coefficients are rounded as PyG rounds them.
-    """
-    _, weights = gcn_norm(entries, num_nodes=num_nodes, add_self_loops=False)
-    pattern, order = Pattern.from_entries(entries, num_nodes)
-    with warnings.catch_warnings():  # PyTorch remarks once that CSR is a beta and unchecked
-        warnings.filterwarnings("ignore", message="Sparse ")
-        matrix = torch.sparse_csr_tensor(
-            pattern.indptr.int(),
-            pattern.indices,
-            weights[order].double(),
-            (num_nodes, num_nodes),
-            check_invariants=False,
-        )
-    filled = entries.shape[1] > DENSE_ABOVE * num_nodes**2
-    return matrix.to_dense() if filled and 8 * num_nodes**2 <= LARGEST_DENSE else matrix
-
-
-@dataclass(frozen=True, eq=False)
-class Propagation:
-    """J jobs over one graph."""
-
-    operator: Tensor
-    """[N, N]: see :func:`normalised_adjacency`."""
-    layers: int
-    """Steps of each part."""
-    soft: Tensor
-    """[N, J, C]: frozen probabilities."""
-    labels: Tensor
-    """[N, J]: training labels; −1 elsewhere."""
-
-    @property
-    def known(self) -> Tensor:
-        """[N, J, 1] bool: which nodes are training nodes."""
-        return (self.labels >= 0).unsqueeze(2)
-
-    @property
-    def truth(self) -> Tensor:
-        """[N, J, C]: training labels as rows of 0 and 1."""
-        classes = torch.arange(self.soft.shape[2], device=self.labels.device)
-        return (self.labels.unsqueeze(2) == classes).to(self.soft.dtype)
-
-    def corrected(self, alpha: Tensor, autoscale: Tensor) -> Tensor:
-        """Probabilities plus the errors on training nodes, spread over the graph; [N, J, C].
-
-        With ``autoscale`` [J] the spread errors are clamped to ±1 and scaled node by node;
-        without, training nodes keep their own error at every step.
-        """
-        alpha, autoscale = alpha.unsqueeze(1), autoscale.unsqueeze(1)
-        error = torch.where(self.known, self.truth - self.soft, 0.0)
-        held = self.known & ~autoscale
-        rest = torch.where(held, error, (1 - alpha) * error)
-        bound = torch.where(autoscale, 1.0, inf).to(error.dtype)
-        spread = self._diffuse(error, rest, torch.where(held, 0.0, alpha), -bound, bound)
-        size = error.abs().sum((0, 2)) / self.known.sum((0, 2))
-        scale = size.unsqueeze(1) / spread.abs().sum(2, keepdim=True)
-        usable = autoscale & ~(scale.isinf() | (scale > LARGEST_SCALE))
-        return torch.where(usable, scale, 1.0).mul(spread).add_(self.soft)
-
-    def smoothed(self, corrected: Tensor, alpha: Tensor) -> Tensor:
-        """Corrected scores with the training labels put in, spread over the graph; [N, J, C]."""
-        alpha = alpha.unsqueeze(1)
-        start = torch.where(self.known, self.truth, corrected)
-        low, high = start.new_zeros(()), start.new_ones(())
-        return self._diffuse(start, (1 - alpha) * start, alpha, low, high)
-
-    def _diffuse(
-        self, start: Tensor, rest: Tensor, gain: Tensor, low: Tensor, high: Tensor
-    ) -> Tensor:
-        """``layers`` times x ← clamp(gain ⊙ Âx + rest), from ``start``."""
-        out = start
-        for _ in range(self.layers):
-            mixed = (self.operator @ out.flatten(1)).view_as(start)
-            out = torch.addcmul(rest, gain, mixed, out=mixed).clamp_(low, high)
-        return out
 
 
 def correct_and_smooth(
@@ -434,7 +348,7 @@ class LabelPropagation(KeptRepair):
         train, val = task.by_node(task.train), task.by_node(task.val)
         chosen = self._strengths(operator, task, train, val)
         told = self._spread(operator, self._shown(task, train | val), chosen)
-        return self.keep(task, told[:, task.exposure.recipients].clamp(min=TINY).log())
+        return self.keep(task, told[:, task.exposure.recipients].clamp(min=LEAST_SCORE).log())
 
     def _shown(self, task: Task, known: Tensor) -> Tensor:
         """Known labels as rows of 0 and 1, [N, S, C]."""
@@ -461,7 +375,7 @@ class LabelPropagation(KeptRepair):
             out = gain * (operator @ out.flatten(1)).view_as(shown) + (1 - gain) * shown
         total = out.sum(2, keepdim=True)
         even = torch.full_like(out, 1 / out.shape[2])
-        return torch.where(total > 0, out / total.clamp(min=TINY), even).transpose(0, 1)
+        return torch.where(total > 0, out / total.clamp(min=LEAST_SCORE), even).transpose(0, 1)
 
 
 @dataclass(frozen=True)

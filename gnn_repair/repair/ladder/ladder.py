@@ -20,8 +20,13 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import FROZEN, METHODS, RUNGS, rung_title
 from gnn_repair.repair.base import FittedRepair, Repair, about
-from gnn_repair.repair.baselines import TINY, Propagation, normalised_adjacency
-from gnn_repair.repair.evidence import evidence_of, summary_width
+from gnn_repair.repair.evidence import (
+    LEAST_SCORE,
+    Propagation,
+    evidence_of,
+    normalised_adjacency,
+    summary_width,
+)
 from gnn_repair.repair.folds import (
     FOLDS,
     Roles,
@@ -466,7 +471,7 @@ def _smoothed(
         shown = known[s].unsqueeze(1) & (dealt[s].unsqueeze(1) != jobs)
         given = torch.where(shown, task.y.unsqueeze(1), -1)
         scores = Propagation(operator, LAYERS, soft, given).smoothed(soft, strength)
-        scores = scores[exposure.recipients].clamp(min=TINY).log().log_softmax(2)
+        scores = scores[exposure.recipients].clamp(min=LEAST_SCORE).log().log_softmax(2)
         index = own.clamp(min=0).view(-1, 1, 1).expand(-1, 1, scores.shape[2])
         out.append((scores.gather(1, index).squeeze(1), scores[:, count]))
     return tuple(torch.stack(part) for part in zip(*out, strict=True))  # type: ignore[return-value]
