@@ -31,7 +31,7 @@ from gnn_repair.catalog import (
     verified_digests,
 )
 from gnn_repair.checks import MASKS, as_splits, check_data, check_edges, check_labels
-from gnn_repair.datasets.builtin import generate_builtin
+from gnn_repair.datasets.generated import generate_builtin
 from gnn_repair.datasets.splits import DRAWS, Draw, stratified_splits
 from gnn_repair.errors import DatasetError, GnnRepairError, InputError, ResourceError, SplitError
 from gnn_repair.files import load_tensors, save_tensors
