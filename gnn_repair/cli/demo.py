@@ -53,7 +53,7 @@ def demo(
     """
     from gnn_repair.reporting import report_run
     from gnn_repair.results.frame import read_results
-    from gnn_repair.study.rerun import rerun
+    from gnn_repair.study.case import rerun
 
     check_target(page)
     if store is not None:

@@ -286,7 +286,7 @@ def _engine(
         return ProcessEngine(jobs) if jobs > 1 else None
     if jobs > 1:
         raise InputError("--jobs is for the local engine; with Ray, --cpus and --gpus decide")
-    from gnn_repair.study.ray_engine import RayEngine
+    from gnn_repair.study.engine import RayEngine
 
     if gpus is None:
         gpus = 1.0 if device.startswith("cuda") else 0.0

@@ -45,7 +45,7 @@ from gnn_repair.reporting.payload import (
     split_content,
 )
 from gnn_repair.results.protocol import Protocol
-from gnn_repair.study.rerun import Rerun
+from gnn_repair.study.case import Rerun
 
 if TYPE_CHECKING:
     import pandas as pd
