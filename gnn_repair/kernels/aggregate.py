@@ -50,16 +50,14 @@ class Pattern:
         """
         source, recipient = edge_index
         order = torch.argsort(recipient * num_nodes + source, stable=True)
-        counts = torch.bincount(recipient, minlength=num_nodes)
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        indptr = _row_ends(recipient, num_nodes)
         return cls(indptr, source[order].int().contiguous(), num_nodes), order
 
     @classmethod
     def from_dense(cls, matrix: Tensor) -> tuple[Pattern, Tensor]:
         """The nonzeros of a matrix [N, M]: where they are, and their values [T]."""
         row, column = matrix.nonzero().unbind(1)
-        counts = torch.bincount(row, minlength=matrix.shape[0])
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        indptr = _row_ends(row, matrix.shape[0])
         return cls(indptr, column.int(), matrix.shape[1]), matrix[row, column]
 
     @property
@@ -82,13 +80,18 @@ class Pattern:
     def transposed(self) -> tuple[Pattern, Tensor]:
         """The pattern by columns, and ``order`` [T] int32: where its entries stand in this one."""
         order = torch.argsort(self.indices, stable=True)
-        counts = torch.bincount(self.indices, minlength=self.num_columns)
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        indptr = _row_ends(self.indices, self.num_columns)
         return Pattern(indptr, self.recipients[order], self.num_rows), order.int()
 
     def to(self, device: str | torch.device) -> Pattern:
         """The same pattern on another device."""
         return Pattern(self.indptr.to(device), self.indices.to(device), self.num_columns)
+
+
+def _row_ends(rows: Tensor, count: int) -> Tensor:
+    """Where the entries of each of ``count`` rows begin and the last one's end, [count + 1]."""
+    counts = torch.bincount(rows, minlength=count)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 # Which compiled kernels work on a tensor, and the sizes of what they are given -------------------

@@ -79,13 +79,13 @@ class Repair(ABC, Generic[F]):
     reads_graph: ClassVar[bool] = False
     """Whether it looks at the graph that ``fit`` is given."""
 
+    protocol: ClassVar[Mapping[str, str]] = {}
+    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "title" not in vars(cls):
             cls.title = cls.__name__
-
-    protocol: ClassVar[Mapping[str, str]] = {}
-    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
 
     def __post_init__(self, *changed: Any) -> None:
         """Check the settings; ``changed`` are epochs and lr, of what has a budget to change."""
@@ -149,18 +149,9 @@ class Repair(ABC, Generic[F]):
         hint = f"fitting {self.title} for {exposure.num_members} members"
         with out_of_memory_hint(hint), full_precision(place), listener:
             graph = data if self.reads_graph else None
-            task = prepare(
-                exposure,
-                y,
-                train,
-                val,
-                graph,
-                place,
-                takes_labels=self.takes_labels,
-                batch_size=batch_size,
-                on_progress=listener.callback,
-                frozen=frozen,
-            )
+            more = {"batch_size": batch_size, "on_progress": listener.callback, "frozen": frozen}
+            labels = self.takes_labels
+            task = prepare(exposure, y, train, val, graph, place, takes_labels=labels, **more)
             fitted = self.learn(task)
         LOG.info("%s", fitted)
         return fitted
@@ -288,12 +279,11 @@ class TrainedRepair(Repair[F]):
         if val.truths is None:
             return ()
         logits = self.corrected(p, inputs, self.tables(p, inputs), val.positions, None)
-        found = []
-        for member, size in enumerate(val.sizes.tolist()):
-            truths = val.truths[val.positions[member, :size]]
-            score = f1_of(logits[member, :size] > 0, truths)
-            found.append((score.micro, score.macro))
-        return tuple(found)
+        scores = [
+            f1_of(logits[member, :size] > 0, val.truths[val.positions[member, :size]])
+            for member, size in enumerate(val.sizes.tolist())
+        ]
+        return tuple((score.micro, score.macro) for score in scores)
 
     def _warn_diverged(self, outcome: Fitted, copies: int) -> None:
         for row in outcome.diverged.nonzero().view(-1).tolist():
@@ -568,7 +558,7 @@ def starts(
 
 
 def _members(numbers: list[int]) -> str:
-    return ("member " if len(numbers) == 1 else "members ") + listed(numbers)
+    return f"{'member' if len(numbers) == 1 else 'members'} {listed(numbers)}"
 
 
 def about(exposure: Exposure) -> dict[str, Any]:
@@ -646,13 +636,12 @@ def _fingerprint(held: list[Any] | None) -> tuple[str, ...] | None:
 
 def _scores(held: list[Any]) -> tuple[tuple[float, float], ...]:
     """Micro- and macro-F1 of every member."""
-    found = []
     for pair in held:
         whole = isinstance(pair, list) and len(pair) == 2
         if not whole or not all(f is None or (type(f) is float and 0 <= f <= 1) for f in pair):
             raise InputError("its f1 is not a list of pairs of shares")
-        found.append(tuple(float("nan") if f is None else f for f in pair))
-    return tuple(found)  # type: ignore[arg-type]
+    nan = float("nan")
+    return tuple((nan if a is None else a, nan if b is None else b) for a, b in held)
 
 
 def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:

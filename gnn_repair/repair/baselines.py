@@ -104,9 +104,8 @@ class TemperatureScaling(Repair[FittedTemperature]):
         ratio = (5**0.5 - 1) / 2
         for _ in range(80):
             left, right = high - ratio * (high - low), low + ratio * (high - low)
-            better = _likelihood(logits * left.view(-1, 1, 1), val) > _likelihood(
-                logits * right.view(-1, 1, 1), val
-            )
+            by_side = (_likelihood(logits * at.view(-1, 1, 1), val) for at in (left, right))
+            better = torch.gt(*by_side)
             low, high = torch.where(better, low, left), torch.where(better, right, high)
         return 2 / (low + high)
 
@@ -187,8 +186,8 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             "strengths": candidates[best],
             "entries": sources_to_recipients(exposure).unsqueeze(0),
         }
-        statistics = untrained(exposure)
-        return self.fitted(**about(exposure), **statistics, parameters={}, constants=constants)
+        values = {**about(exposure), **untrained(exposure), "parameters": {}}
+        return self.fitted(**values, constants=constants)
 
     def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
         """Correct validation nodes of every member and candidate, [S, candidates].

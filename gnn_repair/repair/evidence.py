@@ -424,16 +424,9 @@ def _weights(pattern: Pattern, alpha: Tensor, cosine: Tensor, distance: Tensor) 
     counts = _sums(pattern, even).clamp(min=1)
     usual = _sums(pattern, distance) / counts
     apart = (distance / _spread(pattern, usual).clamp(min=1e-12)).clamp(max=FARTHEST)
-    kernels = [
-        alpha.abs(),
-        even,
-        (SHARP * cosine).exp(),
-        (-NEAR * apart).exp(),
-        (NEAR * apart).exp(),
-    ]
-    return [
-        kernel / _spread(pattern, _sums(pattern, kernel)).clamp(min=1e-12) for kernel in kernels
-    ]
+    by_distance = (-NEAR * apart).exp(), (NEAR * apart).exp()
+    kernels = [alpha.abs(), even, (SHARP * cosine).exp(), *by_distance]
+    return [k / _spread(pattern, _sums(pattern, k)).clamp(min=1e-12) for k in kernels]
 
 
 def _sums(pattern: Pattern, values: Tensor) -> Tensor:

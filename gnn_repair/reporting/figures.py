@@ -240,8 +240,7 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     stand on a line.
     """
     if evidence.num_classes == 2:
-        points = [(plain(title), _look(name), z) for name, title, z in _predictions(evidence, i)]
-        _draw_line(axes, evidence, i, points, [plain(name) for name in names])
+        _draw_line(axes, evidence, i, [plain(name) for name in names])
         return
     plane, outline = plane_of(evidence, i), hull(evidence, i, plane_of(evidence, i))
     frozen = plane.place(evidence.frozen_logits[i])
@@ -286,10 +285,9 @@ def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[
     best = evidence.fixed_logits[i] + evidence.witness[terms] @ table
     if evidence.head is not None:
         best = evidence.head.oracle_logits[i]
-    found = [("frozen", "Frozen", evidence.frozen_logits[i])]
-    if not np.isnan(evidence.margin[i]):
-        found.append(("oracle", "Oracle", best))
-    return found + [(c.name, c.title, c.logits[i]) for c in evidence.corrections]
+    oracle = [("oracle", "Oracle", best)] if not np.isnan(evidence.margin[i]) else []
+    repairs = [(c.name, c.title, c.logits[i]) for c in evidence.corrections]
+    return [("frozen", "Frozen", evidence.frozen_logits[i]), *oracle, *repairs]
 
 
 def _regions(axes: Axes, plane: Plane, names: Sequence[str]) -> None:
@@ -386,16 +384,15 @@ def convex_hull(points: Floats) -> Floats:
 
 
 def _chain(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    kept: list[Any] = []
-    for p in points:
-        while len(kept) > 1 and _turn(kept[-2], kept[-1], p) <= 0:
+    kept: list[tuple[float, float]] = []
+    for x, y in points:
+        while len(kept) > 1:
+            (ox, oy), (ax, ay) = kept[-2:]
+            if (ax - ox) * (y - oy) - (ay - oy) * (x - ox) > 0:  # a turn to the left
+                break
             kept.pop()
-        kept.append(p)
+        kept.append((x, y))
     return kept[:-1]
-
-
-def _turn(o: tuple[float, float], a: tuple[float, float], b: tuple[float, float]) -> float:
-    return (a[0] - o[0]) * (b[1] - o[1]) - (a[1] - o[1]) * (b[0] - o[0])
 
 
 def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
@@ -413,17 +410,12 @@ def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
     return low, high
 
 
-def _draw_line(
-    axes: Axes,
-    evidence: Evidence,
-    i: int,
-    points: Sequence[tuple[str, tuple[str, str], np.ndarray[Any, Any]]],
-    names: Sequence[str],
-) -> None:
-    """One row a prediction, given as title, (marker, colour) and logits; all mixtures as a bar."""
-    own = int(evidence.true_class[i])
-    rows = [title for title, _, _ in points]
-    for row, (_, (marker, colour), logits) in enumerate(points):
+def _draw_line(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
+    """One row per prediction; all mixtures as a bar."""
+    own, points = int(evidence.true_class[i]), _predictions(evidence, i)
+    rows = [plain(title) for _, title, _ in points]
+    for row, (name, _, logits) in enumerate(points):
+        marker, colour = _look(name)
         axes.plot(logits[own] - logits[1 - own], row, marker, color=colour, markersize=9,
                   markeredgecolor="#16191d", markeredgewidth=0.7)  # fmt: skip
     reach = lead_range(evidence, i)

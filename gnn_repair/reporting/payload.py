@@ -107,11 +107,7 @@ def script_safe(content: Any) -> str:
 
 
 def run_payload(
-    evidence: Evidence,
-    *,
-    class_names: Sequence[str] | None = None,
-    node_names: Sequence[str] | None = None,
-    limit: int | None = None,
+    evidence: Evidence, class_names: Any = None, node_names: Any = None, limit: int | None = None
 ) -> tuple[dict[str, Any], Arrays]:
     """The run's words and its arrays; nodes that can be opened, within ``limit``, come first.
 
@@ -273,14 +269,14 @@ def _term_arrays(
 # Which nodes can be opened ------------------------------------------------------------------------
 
 
-def within_budget(evidence: Evidence, limit: int | None = None) -> Flags:
+def within_budget(evidence: Evidence, limit: int | None) -> Flags:
     """[n]: nodes whose terms are few enough to be shown."""
     terms = np.diff(evidence.starts) * _bytes_a_term(evidence)
     used: Flags = terms <= (limit or EXPLORED_BYTES) // LARGEST
     return used
 
 
-def explored(evidence: Evidence, limit: int | None = None) -> Integers:
+def explored(evidence: Evidence, limit: int | None) -> Integers:
     """Places in the list, ascending, of the nodes that can be opened; all where they fit.
 
     Where they do not, any number of them is spread evenly over the list, which is sorted by right
@@ -415,10 +411,8 @@ def _one(title: str, other: Any, own: Evidence) -> dict[str, Any]:
     if other.parts is not None:
         words["parts"] = list(PARTS)
         arrays["node_parts"] = narrow(np.asarray(other.parts, np.int64))
-    for name in ("classes", "names"):
-        words.pop(name)
-    for name in SHARED:
-        arrays.pop(name, None)
+    words = {name: value for name, value in words.items() if name not in ("classes", "names")}
+    arrays = {name: values for name, values in arrays.items() if name not in SHARED}
     return {"title": title, "run": words, "arrays": arrays}
 
 
@@ -432,19 +426,14 @@ def lost_evidence(
     # A ladder of one member speaks for whichever is shown, as other repairs do.
     ladder = ladder.member(member if ladder.num_members > 1 else 0)
     findings = ladder.findings()
-    by_class = {(row.rung, row.label): row for row in findings.rows}
+    gains = {(row.rung, row.label): row.gain for row in findings.rows}
     rows = [
         {
             "rung": rung_title(row.rung),
             "above": rung_title(row.above),
             "words": str(row),
-            "gain": row.gain,
-            "error": row.error,
-            "clear": row.clear,
-            "classes": [
-                by_class[row.rung, label].gain if (row.rung, label) in by_class else None
-                for label in range(classes)
-            ],
+            **{name: getattr(row, name) for name in ("gain", "error", "clear")},
+            "classes": [gains.get((row.rung, label)) for label in range(classes)],
         }
         for row in findings.overall()
     ]

@@ -142,15 +142,11 @@ def report(
         raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
     asked: dict[str, Any] = {"edge_index": edge_index, "others": True, "answers": answers}
     evidence = gather(exposure, y, nodes, member=member, repairs=repairs, **asked)
-    if context.node_names is None and exposure.n_id is not None:
-        numbers = [str(number) for number in exposure.n_id.tolist()]
-        context = replace(context, node_names=numbers)
-    content, arrays = run_payload(
-        evidence,
-        class_names=context.class_names,
-        node_names=context.node_names,
-        limit=None if single_file else STORED_BYTES,
-    )
+    names = context.node_names
+    if names is None and exposure.n_id is not None:
+        names = [str(number) for number in exposure.n_id.tolist()]
+    limit = None if single_file else STORED_BYTES
+    content, arrays = run_payload(evidence, context.class_names, names, limit)
     best = None
     if val is not None and repairs:
         judged = chosen_nodes(exposure, val, member, "val")
@@ -284,14 +280,8 @@ def report_run(
 ) -> Path:
     """Write the page of a run; it says which run it is.
 
-    Args:
-        run: whose nodes are shown.
-        path: the file to write.
-        results: the study around it.
-        command: what made the page, for its footer.
-        title: the page's heading; model, dataset and split unless given.
-        beside: by title, further runs on the same graph to compare nodes with.
-        single_file: as in ``report``.
+    ``results`` are those of the study around it, ``command`` stands in the footer, and ``beside``
+    are, by title, further runs on the same graph to compare nodes with; the rest as in ``report``.
     """
     context = PageContext(
         title=title or f"{run.exposure.origin}, split {run.split}",
@@ -381,8 +371,8 @@ def _study(
     for index, case in enumerate(cases):
         if (case["dataset"], case["backbone"]) == (words["dataset"], words["backbone"]):
             return {"cases": cases, "shown": index}
-    place = (words["dataset"], words["backbone"])
-    own = case_of_run(evidence, *place, selection=words["selection"], split=words["split"])
+    names = ("dataset", "backbone", "selection", "split")
+    own = case_of_run(evidence, **{name: words[name] for name in names})
     return {"cases": [own, *cases], "shown": 0}
 
 
@@ -401,15 +391,10 @@ def case_of_run(
     """A run as a case of one split; ``selection`` is what its nodes are called."""
     truth, counts = evidence.true_class, evidence.reach
     right = {item.name: item.predictions == truth for item in evidence.corrections}
-    accuracy: Values = {
-        name: [(split, float(flags.mean()))]
-        for name, flags in {"frozen": evidence.right, **right}.items()
-    }
-    reach: Values = {
-        name: [(split, float(value))]
-        for name in REACH
-        if not np.isnan(value := getattr(counts, name))
-    }
+    right = {"frozen": evidence.right, **right}
+    accuracy: Values = {n: [(split, float(flags.mean()))] for n, flags in right.items()}
+    figures = {name: float(getattr(counts, name)) for name in REACH}
+    reach: Values = {n: [(split, value)] for n, value in figures.items() if not np.isnan(value)}
     kinds = {item.name: item.kind for item in evidence.corrections}
     return _case(dataset, backbone, accuracy, reach, kinds, selection)
 

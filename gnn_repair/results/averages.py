@@ -156,8 +156,7 @@ def _rank(name: str, first: Iterable[str]) -> tuple[int, str]:
 
 def ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:
     """Published names in the paper's order, then the others by name."""
-    listed = list(first)
-    return sorted(set(names), key=lambda name: _rank(name, listed))
+    return sorted(set(names), key=lambda name: _rank(name, first))
 
 
 def ordered_datasets(records: Iterable[RunRecord]) -> list[str]:
@@ -338,7 +337,7 @@ def without_published(table: Table) -> Table:
 
 def without_spread(table: Table) -> Table:
     """The same without standard deviations."""
-    sheets = (replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets)
+    sheets = [replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets]
     return replace(table, sheets=tuple(sheets))
 
 

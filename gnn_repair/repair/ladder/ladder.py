@@ -296,10 +296,8 @@ class EvidenceLadder(Repair[FittedLadder]):
         said, refitted = self._refit(task, sources, climbed, folds, told, said)
         if "smoothed" in self.rungs:
             held, smooth = _smoothed(task, by_fold, folds, told, said, self.folds)
-            told, said = (
-                torch.cat([first, last.unsqueeze(1)], 1)
-                for first, last in ((told, held), (said, smooth))
-            )
+            told = torch.cat([told, held.unsqueeze(1)], 1)
+            said = torch.cat([said, smooth.unsqueeze(1)], 1)
         # A few hundred tiny problems: the CPU solves them sooner than a GPU starts them.
         decision = decide(told.cpu(), task.labels.cpu(), folds.cpu(), self.folds)
         constants = {
@@ -430,14 +428,12 @@ def _held_out(every: Tensor, folds: Tensor) -> Tensor:
 
 def _side_by_side(first: Roles, second: Roles) -> Roles:
     """The copies of both for every member."""
-    copies = first.copies + second.copies
-    weights, judged = (
-        torch.cat(
-            [getattr(r, name).unflatten(0, (-1, r.copies)) for r in (first, second)], 1
-        ).flatten(0, 1)
-        for name in ("weights", "judged")
-    )
-    return Roles(weights, judged, copies)
+
+    def joined(name: str) -> Tensor:
+        each = [getattr(roles, name).unflatten(0, (-1, roles.copies)) for roles in (first, second)]
+        return torch.cat(each, 1).flatten(0, 1)
+
+    return Roles(joined("weights"), joined("judged"), first.copies + second.copies)
 
 
 def _smoothed(
@@ -460,12 +456,8 @@ def _smoothed(
         without = weights_without(seen, labels, own[judged], count)
         bases = [mixed(every[:, s, k].double(), without[k]) for k in range(count)]
         bases.append(mixed(said[s], weigh(seen, labels)))
-        soft = torch.full(
-            (exposure.num_nodes, count + 1, exposure.num_classes),
-            1 / exposure.num_classes,
-            dtype=torch.float64,
-            device=folds.device,
-        )
+        shape = exposure.num_nodes, count + 1, exposure.num_classes
+        soft = strength.new_full(shape, 1 / exposure.num_classes)
         soft[exposure.recipients] = torch.stack(bases, 1).exp()
         jobs = torch.arange(count + 1, device=folds.device)
         shown = known[s].unsqueeze(1) & (dealt[s].unsqueeze(1) != jobs)
