@@ -217,10 +217,8 @@ class _Run:
 
     def result(self) -> Fitted:
         """The outcome, on the training device."""
-        parameters = {
-            name: value.clone() for name, value in self.parameters.views(self.best).items()
-        }
-        return Fitted(parameters, self.best_epoch, self.best_score, self.epochs_run, self.diverged)
+        best = {name: value.clone() for name, value in self.parameters.views(self.best).items()}
+        return Fitted(best, self.best_epoch, self.best_score, self.epochs_run, self.diverged)
 
 
 class _Replayed:
@@ -444,11 +442,7 @@ class MemberAdam:
 
     @torch.no_grad()
     def step(self, learning: Tensor | None = None) -> None:
-        """Clip every member's gradient to the budget's norm, then update.
-
-        Args:
-            learning: [S] bool, the members to update; all unless given.
-        """
+        """Clip every member's gradient to the budget's norm, then update those that learn [S]."""
         gradient = self.matrix.grad
         assert gradient is not None
         norm = torch.linalg.vector_norm(gradient, dim=1)
@@ -484,14 +478,9 @@ def plain_adam(
 ) -> None:
     """The same update written out, for precisions that the GPU's kernel does not take.
 
-    Args:
-        matrix: [S, Q], changed in place.
-        gradient: [S, Q].
-        moments: first and second, [S, Q] each, changed in place.
-        steps: [S], updates of each member with this one.
-        scale: [S], what clipping multiplies the gradient by.
-        learning: [S] bool, the members to update.
-        budget: rates.
+    Matrix and moments, [S, Q] each, are changed in place. ``steps`` [S] are the updates of each
+    member with this one, ``scale`` [S] what clipping multiplies the gradient by, ``learning`` [S]
+    the members to update.
     """
     chosen, rate = learning.unsqueeze(1), budget.learning_rate
     value, own = matrix.detach(), gradient * scale.unsqueeze(1)

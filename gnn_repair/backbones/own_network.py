@@ -64,27 +64,24 @@ class OwnNetwork:
     def network(self, features: int, classes: int) -> nn.Module:
         """A fresh one; InputError where ``build`` gives something else."""
         try:
-            made = self.build(features, classes)
+            network = self.build(features, classes)
         except TypeError as error:
             name = getattr(self.build, "__name__", "build")
             raise InputError(
                 f"{name} cannot be built from {features} features and {classes} classes: {error}; "
                 "give an OwnNetwork a build=lambda features, classes: ..."
             ) from error
-        if not isinstance(made, nn.Module):
+        if not isinstance(network, nn.Module):
             raise InputError(
-                f"OwnNetwork: build gives {made!r:.60}; it must return a torch module for "
+                f"OwnNetwork: build gives {network!r:.60}; it must return a torch module for "
                 f"{features} features and {classes} classes"
             )
-        return made
+        return network
 
     def logits(self, network: nn.Module, data: Data) -> Tensor:
         """The network's output, [N, C]."""
-        out = (
-            network(data.x, data.edge_index)
-            if self.forward is None
-            else self.forward(network, data)
-        )
+        call = self.forward or (lambda network, data: network(data.x, data.edge_index))
+        out = call(network, data)
         shape = (int(data.num_nodes), num_classes(data))
         if not isinstance(out, Tensor) or tuple(out.shape) != shape:
             found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__

@@ -53,7 +53,8 @@ def train_backbone(
         on_progress: called every few epochs.
     """
     architecture = find_backbone(backbone)
-    _check_data(data)
+    given = getattr(data, "test_mask", None) is not None
+    check_data(data, MASKS if given else MASKS[:2])  # test masks only where there are any
     check_whole("train_backbone", "seed", seed, 0)
     chosen = _chosen_splits(data, splits)
     place = choose_device(device)
@@ -88,14 +89,6 @@ def find_backbone(backbone: str | Backbone) -> Backbone:
     if backbone not in BACKBONES:
         raise InputError(f"unknown backbone {backbone!r}; {suggestion(backbone, BACKBONES)}")
     return BACKBONES[backbone]()
-
-
-def _check_data(data: Data) -> None:
-    """What run_study asks of a graph; test masks only where there are any."""
-    if not isinstance(data, Data):
-        raise InputError(f"data is {type(data).__name__}; give a PyG Data, as load_dataset does")
-    given = MASKS if data.get("test_mask") is not None else MASKS[:2]
-    check_data(data, given)
 
 
 def _chosen_splits(data: Data, splits: Iterable[int] | None) -> tuple[int, ...]:

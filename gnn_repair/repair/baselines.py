@@ -250,13 +250,8 @@ def correct_and_smooth(
 ) -> Tensor:
     """Each member's scores under its own strengths, [S, N, C].
 
-    Args:
-        operator: [N, N], see :func:`normalised_adjacency`.
-        soft: [S, N, C] probabilities.
-        labels: [S, N] training labels; −1 elsewhere.
-        strengths: [S, 3]: α of the errors, α of the scores, whether errors are scaled to their size
-            on the training nodes.
-        layers: steps of each part.
+    Of probabilities [S, N, C] and training labels [S, N], −1 elsewhere. Strengths [S, 3] are α of
+    the errors, α of the scores, and whether errors are scaled to their size on the training nodes.
     """
     out = torch.empty_like(soft)
     width = jobs_at_once(soft)

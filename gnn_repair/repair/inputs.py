@@ -255,11 +255,7 @@ class RepairInputs:
 
     def at(self, values: Tensor, targets: Tensor) -> Tensor:
         """Per-recipient values [S, n, …] of targets [S, L], [S, L, …]."""
-        return (
-            values.flatten(2)
-            .gather(1, targets.unsqueeze(2).expand(-1, -1, values[0, 0].numel()))
-            .view(*targets.shape, *values.shape[2:])
-        )
+        return _pick(values.flatten(2), targets).view(*targets.shape, *values.shape[2:])
 
 
 # Graphs that are classified as a whole -----------------------------------------------------------
@@ -269,13 +265,8 @@ def alone_logits(exposure: Exposure, sender: Tensor, count: int) -> Tensor:
     """z of a graph if it heard one sender alone, [1, count, C] float64.
 
     The whole mass of every group that hears the sender is on it; the other groups stay frozen.
-    Senders that no graph hears are zero.
-
-    Args:
-        exposure: its recipients are graphs.
-        sender: [R], from 0 to count − 1: who stands behind a table row; the same one in several
-            pools.
-        count: how many senders there are.
+    Senders that no graph hears are zero. ``sender`` [R], from 0 to count − 1, says who is behind
+    a table row; the same one in several pools.
     """
     head = exposure.head
     mixture = exposure.aggregate
@@ -424,16 +415,9 @@ def encode(
 ) -> Tensor:
     """p_v = (1/m̄) Σ ω ψ(x_{v,a}), [S, L, d_p]; zero for an empty set.
 
-    ψ's last affine layer commutes with the weighted mean, so it is applied once a target.
-
-    Args:
-        p: ψ's parameters are ``encoder.*``.
-        inputs: what the repair sees.
-        targets: [S, L].
-        pair: ψ's first weight, taken apart.
-        own: [h_v, z_v] times :func:`encoder_reads`, [S, L, H] each.
-        messages: [h_a, z_a] times its source part, [S, P, H].
-        noise: dropout.
+    ψ's last affine layer commutes with the weighted mean, so it is applied once per target. Its
+    parameters are ``encoder.*``, its first weight taken apart is ``pair``; ``own`` are [h_v, z_v]
+    times :func:`encoder_reads`, [S, L, H] each, ``messages`` [h_a, z_a] times the source part.
     """
     by_recipient = own[0] + p["encoder.0.bias"].unsqueeze(1)
     layer = Layer(by_recipient, messages, pair.cosine, pair.distance)
