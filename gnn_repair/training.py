@@ -330,12 +330,9 @@ def mask_weights(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def member_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of every member, [S].
+    """Weighted cross-entropy of every member, [S], of logits [N, S, C] and weights [N, S].
 
-    Args:
-        logits: [N, S, C].
-        labels: [N], in 0..C−1 wherever a weight is positive.
-        weights: [N, S], from :func:`mask_weights`.
+    Labels [N] lie in 0..C−1 wherever a weight is positive.
     """
     index = labels.clamp(min=0).view(-1, 1, 1).expand(-1, logits.shape[1], 1)
     chosen = logits.log_softmax(2).gather(2, index).squeeze(2)

@@ -25,6 +25,7 @@ from gnn_repair.repair.evidence import (
     FeatureEvidence,
     Propagation,
     normalised_adjacency,
+    one_hot,
 )
 from gnn_repair.repair.folds import (
     FOLDS,
@@ -346,20 +347,18 @@ class LabelPropagation(KeptRepair):
 
     def _shown(self, task: Task, known: Tensor) -> Tensor:
         """Known labels as rows of 0 and 1, [N, S, C]."""
-        classes = torch.arange(task.exposure.num_classes, device=known.device)
-        return ((task.y.view(-1, 1, 1) == classes) & known.t().unsqueeze(2)).double()
+        labels = torch.where(known, task.y, -1).t()
+        return one_hot(labels, task.exposure.num_classes, torch.float64)
 
     def _strengths(self, operator: Tensor, task: Task, train: Tensor, val: Tensor) -> Tensor:
         """Each member's best α on validation nodes, the first of the best; [S]."""
         shown, members = self._shown(task, train), task.exposure.num_members
+        strengths = torch.tensor(SPREADS, dtype=torch.float64, device=val.device)
         hits = []
-        for alpha in SPREADS:
-            same = torch.full((members,), alpha, dtype=torch.float64, device=val.device)
-            said = self._spread(operator, shown, same).argmax(2)
+        for alpha in strengths:
+            said = self._spread(operator, shown, alpha.expand(members)).argmax(2)
             hits.append(((said == task.y) & val).sum(1))
-        return torch.tensor(SPREADS, dtype=torch.float64, device=val.device)[
-            torch.stack(hits).argmax(0)
-        ]
+        return strengths[torch.stack(hits).argmax(0)]
 
     def _spread(self, operator: Tensor, shown: Tensor, alpha: Tensor) -> Tensor:
         """``layers`` times x ← α Âx + (1 − α) shown, as shares; [S, N, C]."""

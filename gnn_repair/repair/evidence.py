@@ -62,6 +62,11 @@ LARGEST_SCALE = 1000.0
 # Labels ------------------------------------------------------------------------------------------
 
 
+def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """Labels […] as rows of 0 and 1, […, C]; of other numbers zeros."""
+    return (labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)).to(dtype)
+
+
 class LabelEvidence:
     """Histograms of known labels over one hop and over two, for labels known to S members."""
 
@@ -118,8 +123,7 @@ class LabelEvidence:
 
     def _shown(self, labels: Tensor) -> Tensor:
         """Labels [M, N] as rows of 0 and 1, [N, M, C + 1]."""
-        kinds = torch.arange(self.classes + 1, device=labels.device)
-        return (labels.t().unsqueeze(2) == kinds).to(self.returning.dtype)
+        return one_hot(labels.t(), self.classes + 1, self.returning.dtype)
 
     def partly(self, withheld: Tensor, seed: Tensor) -> Tensor:
         """Labels [M, N] while training: some hidden by chance, some withheld.
@@ -237,8 +241,7 @@ class Propagation:
     @property
     def truth(self) -> Tensor:
         """[N, J, C]: training labels as rows of 0 and 1."""
-        classes = torch.arange(self.soft.shape[2], device=self.labels.device)
-        return (self.labels.unsqueeze(2) == classes).to(self.soft.dtype)
+        return one_hot(self.labels, self.soft.shape[2], self.soft.dtype)
 
     def corrected(self, alpha: Tensor, autoscale: Tensor) -> Tensor:
         """Probabilities plus the errors on training nodes, spread over the graph; [N, J, C].

@@ -315,13 +315,11 @@ class CrossFitted(Repair[FittedCrossFit]):
         if fitted.copies < 1:
             raise InputError("best_epochs has none, and must have one for every copy")
         check_table(fitted, "out_of_fold", torch.float32, None, fitted.num_classes)
-        kept = ("best_epochs", "out_of_fold")
-        others = {name: value for name, value in fitted.constants.items() if name not in kept}
-        for name in others:
-            if not name.startswith("own/"):
-                raise InputError(f"{self.title} has no constant {name[:80]!r}")
-        for name, value in {**others, **fitted.parameters}.items():
-            if value.shape[1:2] != (fitted.copies,):
+        others = fitted.constants.keys() - {"best_epochs", "out_of_fold"}
+        if odd := sorted(name for name in others if not name.startswith("own/")):
+            raise InputError(f"{self.title} has no constant {odd[0][:80]!r}")
+        for name, value in {**fitted.constants, **fitted.parameters}.items():
+            if name != "out_of_fold" and value.shape[1:2] != (fitted.copies,):
                 raise InputError(f"{name[:80]} is not there for each of {fitted.copies} copies")
         for k in range(fitted.copies):
             self.repair.check_constants(fitted.copy(k))

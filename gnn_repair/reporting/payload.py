@@ -58,7 +58,6 @@ PARTS = ("the training nodes", "the validation nodes", "no part", "the test node
 """Where a node can belong in a run; the page says so where that is not the last."""
 SHARED = ("labels", "edge_sources", "edge_recipients")
 """Arrays that are the same for all runs of a graph; the page's own run holds them."""
-_INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4")
 
 
 # Arrays and text ----------------------------------------------------------------------------------
@@ -66,23 +65,24 @@ _INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4")
 
 def narrow(values: NDArray[Any], *, wide: bool = False) -> NDArray[Any]:
     """Integers in the narrowest type that holds them, floats as float32 (float64 if ``wide``)."""
-    if values.dtype.kind == "f":
-        kind = "f8" if wide else "f4"
-    else:
-        low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-        signs = [kind for kind in _INTEGERS if (kind[0] == "i") == (low < 0)]
-        kind = next(k for k in signs if np.iinfo(k).min <= low and high <= np.iinfo(k).max)
-    return np.ascontiguousarray(values, dtype=np.dtype("<" + kind))
+    kind = np.dtype("f8" if wide else "f4")
+    if values.dtype.kind != "f":
+        ends = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        kind = np.result_type(*(np.min_scalar_type(end) for end in ends))
+    return np.ascontiguousarray(values, dtype=kind.newbyteorder("<"))
 
 
-def sparse(name: str, values: NDArray[Any], kept: Flags) -> Arrays:
+def sparse(name: str, rows: int, row: Integers, column: Integers, values: NDArray[Any]) -> Arrays:
     """Rows of which few entries count: how many in each, their columns and their values."""
+    lengths = np.bincount(row, minlength=rows)
+    named = {"lengths": lengths, "columns": column, "values": values}
+    return {f"{name}_{part}": narrow(numbers) for part, numbers in named.items()}
+
+
+def entries(name: str, values: NDArray[Any], kept: Flags) -> Arrays:
+    """The same of a matrix, of which these entries count."""
     row, column = np.nonzero(kept)
-    return {
-        f"{name}_lengths": narrow(np.bincount(row, minlength=len(kept))),
-        f"{name}_columns": narrow(column),
-        f"{name}_values": narrow(values[row, column]),
-    }
+    return sparse(name, len(kept), row, column, values[kept])
 
 
 def as_json(content: Any) -> str:
@@ -181,8 +181,7 @@ def _of_everyone(evidence: Evidence, opened: Integers) -> Arrays:
     arrays["margins"] = narrow(evidence.margin[order], wide=True)
     for j, item in enumerate(evidence.corrections):
         arrays[f"repair_{j}_predictions"] = narrow(item.predictions[order])
-    if evidence.head is not None:
-        head = evidence.head
+    if (head := evidence.head) is not None:
         arrays["head_verdict"] = narrow(head.verdict[order])
         arrays["head_margin"] = narrow(head.margin[order], wide=True)
         # An infinite bound is none, which NaN says.
@@ -227,7 +226,7 @@ def _of_opened(evidence: Evidence, kept: Flags) -> Arrays:
         plain["edge_sources"], plain["edge_recipients"] = evidence.edges
     return {
         **{name: narrow(values) for name, values in plain.items()},
-        **sparse("rival_weights", evidence.rival_weights, evidence.rival_weights > 0),
+        **entries("rival_weights", evidence.rival_weights, evidence.rival_weights > 0),
         **_term_arrays("witness", evidence, kept, evidence.witness, evidence.witness > 0),
         **_class_arrays(evidence, kept),
     }
@@ -245,7 +244,7 @@ def _class_arrays(evidence: Evidence, kept: Flags) -> Arrays:
     asked = np.asarray(found.decided.any(axis=1))
     moved = found.nearest != evidence.coefficients
     return {
-        **sparse("class_shares", share, could),
+        **entries("class_shares", share, could),
         "asked": narrow(np.asarray(asked, np.uint8)),
         "class_open": narrow(np.where(asked, (~found.decided).sum(1), 0)),
         **_term_arrays("nearest", evidence, kept, found.nearest, moved),
@@ -259,11 +258,8 @@ def _term_arrays(
     terms = np.flatnonzero(kept)
     owner = np.searchsorted(evidence.starts, terms, side="right") - 1
     terms, owner = terms[shown[owner]], owner[shown[owner]]
-    return {
-        f"{name}_lengths": narrow(np.bincount(owner, minlength=len(evidence.nodes))),
-        f"{name}_columns": narrow(terms - evidence.starts[owner]),
-        f"{name}_values": narrow(values[terms]),
-    }
+    place = terms - evidence.starts[owner]
+    return sparse(name, len(evidence.nodes), owner, place, values[terms])
 
 
 # Which nodes can be opened ------------------------------------------------------------------------

@@ -261,11 +261,9 @@ def beside_of(run: Rerun, other: Rerun) -> Beside:
 
 def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
     """What a page's footer says of a study's protocol."""
-    made = {
-        "protocol": protocol.digest,
-        "seed": f"{protocol.backbones.seed} (backbone), {protocol.repairs.seed} (repairs)",
-    }
-    return {**made, "command": command} if command else made
+    seeds = f"{protocol.backbones.seed} (backbone), {protocol.repairs.seed} (repairs)"
+    words = {"protocol": protocol.digest, "seed": seeds, "command": command}
+    return {name: text for name, text in words.items() if text}
 
 
 def report_run(
@@ -369,7 +367,7 @@ def _study(
     """The study's cases with the shown one among them; the run alone where there is no study."""
     cases = [] if results is None else cases_of_results(results)
     for index, case in enumerate(cases):
-        if (case["dataset"], case["backbone"]) == (words["dataset"], words["backbone"]):
+        if all(case[name] == words[name] for name in ("dataset", "backbone")):
             return {"cases": cases, "shown": index}
     names = ("dataset", "backbone", "selection", "split")
     own = case_of_run(evidence, **{name: words[name] for name in names})
