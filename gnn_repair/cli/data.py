@@ -53,7 +53,7 @@ def check(
 
     Exit code 1 if a dataset differs, 2 if one is damaged or was named and is missing.
     """
-    from gnn_repair.datasets.checking import check_dataset
+    from gnn_repair.datasets.loading import check_dataset
 
     folder = data_root(root)
     specs = [find_dataset(name) for name in names] if names else list(DATASETS.values())

@@ -81,7 +81,7 @@ def _look(console: Console) -> None:
     """One trained model: what it is made of, and why it is wrong about some nodes."""
     from gnn_repair.backbones import BACKBONES, train_backbone
     from gnn_repair.datasets import load_dataset
-    from gnn_repair.datasets.checking import describe
+    from gnn_repair.datasets.loading import describe
     from gnn_repair.diagnosis import diagnose
 
     data = load_dataset("builtin")

@@ -228,7 +228,7 @@ def view(
     A page that is one file is opened as it is. One with files beside it (above 20 MB) is served
     from this machine, to this machine alone, until Ctrl-C.
     """
-    from gnn_repair.reporting.serving import PageServer, needs_server
+    from gnn_repair.reporting.payload import PageServer, needs_server
 
     page = what
     if what.suffix != ".html":

@@ -21,8 +21,8 @@ from gnn_repair.datasets import (
     planted_links,
     planted_values,
 )
-from gnn_repair.datasets.checking import compare
 from gnn_repair.datasets.generated import RINGS
+from gnn_repair.datasets.loading import compare
 from gnn_repair.errors import InputError
 
 
