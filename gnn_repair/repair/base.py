@@ -535,8 +535,7 @@ class FittedRepair(ABC, Generic[R]):
         kept = self.unchanged.nonzero().view(-1).tolist()
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
-        notes += [f"{_members(wild)} diverged"] * bool(wild)
-        notes += [TRY] * bool(kept)
+        notes += [f"{_members(wild)} diverged"] * bool(wild) + [TRY] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
 
 
@@ -672,9 +671,9 @@ def _kinds(kind: Any) -> Iterator[type[Repair[Any]]]:
 
 
 def _check_sizes(header: dict[str, Any]) -> None:
-    if header["outputs"] not in ("classes", "labels"):
+    least = {"classes": 2, "labels": 1}.get(header["outputs"])
+    if least is None:
         raise InputError(f"its outputs are {header['outputs'][:40]!r}, not classes or labels")
-    least = 2 if header["outputs"] == "classes" else 1
     if not (1 <= header["width"] <= LARGEST and least <= header["num_classes"] <= LARGEST):
         raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
 
@@ -695,8 +694,8 @@ def _check_fitted(fitted: FittedRepair[Any], tensors: Mapping[str, Tensor]) -> N
             raise InputError(f"{name[:80]} has shape {list(value.shape)}, not {members} members")
     repair.check_constants(fitted)
     expected = repair.shapes(fitted)
-    found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
-    if found != expected:
-        raise InputError(f"its parameters have shapes {found} instead of {expected}")
-    if len({value.dtype for value in fitted.parameters.values()} - {*REAL}) > 0:
+    shapes = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
+    if shapes != expected:
+        raise InputError(f"its parameters have shapes {shapes} instead of {expected}")
+    if {value.dtype for value in fitted.parameters.values()} - {*REAL}:
         raise InputError("its parameters are not all real numbers")

@@ -306,19 +306,16 @@ class KeptRepair(Repair[KeptPrediction]):
         """What was predicted for the recipients; statistics and further constants by name."""
         statistics = untrained(task.exposure)
         statistics |= {name: more.pop(name) for name in statistics if name in more}
-        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure)}
-        return self.fitted(
-            **about(task.exposure), **statistics, parameters={}, constants={**kept, **more}
-        )
+        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure), **more}
+        return self.fitted(**about(task.exposure), **statistics, parameters={}, constants=kept)
 
     def check_constants(self, fitted: KeptPrediction) -> None:
         """Raise where a prediction read from a file is not one."""
         (nodes,) = check_table(fitted, "signature", torch.float32, None)
         check_table(fitted, "log_probs", torch.float32, nodes, fitted.num_classes)
-        if unknown := sorted(
-            fitted.constants.keys() - {"signature", "log_probs", "single", "count"}
-        ):
-            raise InputError(f"a kept prediction has no constant {unknown[0][:80]!r}")
+        unknown = fitted.constants.keys() - {"signature", "log_probs", "single", "count"}
+        if unknown:
+            raise InputError(f"a kept prediction has no constant {min(unknown)[:80]!r}")
         if "count" in fitted.constants:
             check_table(fitted, "count", torch.int64)
         if fitted.single is not None:
@@ -422,12 +419,9 @@ class FeaturePerceptron(KeptRepair):
         with torch.no_grad():
             each = predict(outcome.parameters, None, everyone, None)
         size = sum(value[0].numel() for value in outcome.parameters.values()) * self.folds
-        return self.keep(
-            task,
-            averaged(each, self.folds),
-            count=torch.full_like(outcome.best_epoch[:: self.folds], size),
-            **middle_copy(vars(outcome), self.folds),
-        )
+        count = torch.full_like(outcome.best_epoch[:: self.folds], size)
+        statistics = middle_copy(vars(outcome), self.folds)
+        return self.keep(task, averaged(each, self.folds), count=count, **statistics)
 
 
 @dataclass(frozen=True)
@@ -471,12 +465,8 @@ class RetrainedBackbone(KeptRepair):
         )
         each = trained.logits[:, task.exposure.recipients]
         said = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
-        return self.keep(
-            task,
-            averaged(each, roles.copies),
-            single=said,
-            **middle_copy(vars(trained), roles.copies),
-        )
+        statistics = middle_copy(vars(trained), roles.copies)
+        return self.keep(task, averaged(each, roles.copies), single=said, **statistics)
 
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:

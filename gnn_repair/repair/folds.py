@@ -54,8 +54,8 @@ def deal_folds(val: Tensor, labels: Tensor, folds: int, seed: int, even: bool = 
     Nodes are dealt out in a random order that depends on the seed and the node alone, so a
     member's folds do not depend on who is fitted beside it. Labels [n] are read where ``val``
     [S, n] holds. Where ``even``, classes are dealt one after the other, so that every fold has its
-    share of each. Then the other folds tell how frequent a class is in this one, and accuracies
-    out of fold are a little too high.
+    share of each. Then the other folds tell how frequent a class is in this one, and held-out
+    accuracies are a little too high.
     """
     fewest = int(val.sum(1).min())
     if folds < 2:

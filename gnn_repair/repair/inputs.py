@@ -70,13 +70,11 @@ class Description:
         if self.shared is None or self.pieces is not None:
             return product(self.rows, weight, self.pieces)
         by_state = weight[:, : self.width]
-        return self._shared_times(by_state) + torch.bmm(self.rows, weight[:, self.width :])
-
-    def _shared_times(self, weight: Tensor) -> Tensor:
-        assert self.shared is not None
         if self.shared.sparse is None:
-            return torch.matmul(self.shared.dense, weight)
-        return self.shared.times(weight).transpose(0, 1)
+            shared = torch.matmul(self.shared.dense, by_state)
+        else:
+            shared = self.shared.times(by_state).transpose(0, 1)
+        return shared + torch.bmm(self.rows, weight[:, self.width :])
 
     def at(self, index: Tensor) -> Tensor:
         """Rows [S, L, d + C] of each member's own choice [S, L]."""
@@ -482,36 +480,22 @@ class MessageTable:
 
     def read_by(self, targets: Tensor) -> Tensor:
         """[S, P, H], of which the rows that terms of the targets [S, L] read are right."""
+        messages, sets = self.inputs.messages, self.inputs.sets
+        rows, recipients = messages.rows.shape[1], max(1, self.inputs.nodes.numel())
         if self.whole or "all" in self.__dict__:
             return self.all
-        picked = (self._on_gpu if self.inputs.messages.pieces else self._on_cpu)(targets)
-        return self.all if picked is None else picked
-
-    def _on_gpu(self, targets: Tensor) -> Tensor | None:
-        """How many rows are read is known to the device alone, as a captured step asks."""
-        messages, sets = self.inputs.messages, self.inputs.sets
-        rows = messages.rows.shape[1]
-        if messages.pieces is None or expected_terms(sets, targets) > FEW * rows:
-            return None
-        return read_product(
-            messages.pieces, messages.rows, rows_read(sets, targets, rows), self.weight
-        )
-
-    def _on_cpu(self, targets: Tensor) -> Tensor | None:
-        messages = self.inputs.messages
-        rows = messages.rows.shape[1]
-        numbers, counts = rows_read(self.inputs.sets, targets, rows)
+        if messages.pieces is not None:
+            # How many rows are read the device alone knows, as a captured step asks; so many terms
+            # have targets that are like all recipients.
+            if targets.shape[1] * sets.columns.numel() / recipients > FEW * rows:
+                return self.all
+            read = rows_read(sets, targets, rows)
+            return read_product(messages.pieces, messages.rows, read, self.weight)
+        numbers, counts = rows_read(sets, targets, rows)
         most = int(counts.max())
         if most == 0 or most > FEW * rows:
-            return None
-        picked = numbers[:, :most]
-        return _PickedTable.apply(messages, picked, self.weight)  # type: ignore[no-untyped-call]
-
-
-def expected_terms(sets: TermSets, targets: Tensor) -> float:
-    """Terms of a member's targets [S, L] if they are like all recipients."""
-    recipients = max(1, (sets.segments.numel() - 1) // sets.groups)
-    return targets.shape[1] * sets.columns.numel() / recipients
+            return self.all
+        return _PickedTable.apply(messages, numbers[:, :most], self.weight)  # type: ignore[no-untyped-call]
 
 
 class _PickedTable(torch.autograd.Function):
