@@ -70,19 +70,15 @@ def write_figures(
     place = _position(evidence, node)
     # Of a node type's name no more than a file's name can hold.
     noun = re.sub(r"[^0-9A-Za-z]+", "-", evidence.noun).strip("-") or "node"
-    figures: dict[str, Callable[..., None]] = {
-        "accuracy": draw_accuracy,
-        "moves": draw_moves,
-        "margins": draw_margins,
-        "degree": draw_degree,
-        "homophily": draw_homophily,
-        "support": draw_support,
-        f"{noun}-{evidence.nodes[place]}": partial(draw_polytope, i=place, names=names),
-    }
-    if not evidence.corrections:
-        del figures["moves"]
-    if np.isnan(evidence.homophily).all():  # graphs have no neighbours
-        del figures["homophily"]
+    figures: dict[str, Callable[..., None]] = {"accuracy": draw_accuracy}
+    if evidence.corrections:
+        figures["moves"] = draw_moves
+    figures |= {"margins": draw_margins, "degree": draw_degree}
+    if not np.isnan(evidence.homophily).all():  # graphs have no neighbours
+        figures["homophily"] = draw_homophily
+    figures["support"] = draw_support
+    node_name = f"{noun}-{evidence.nodes[place]}"
+    figures[node_name] = partial(draw_polytope, i=place, names=names)
     return [
         path
         for name, draw in figures.items()
@@ -94,13 +90,12 @@ def _position(evidence: Evidence, node: int | None) -> int:
     if node is None:
         return 0
     check_whole("write_figures", "node", node, 0)
-    found = np.flatnonzero(evidence.nodes == node)
-    if not len(found):
-        who = f"{evidence.noun} {node}"
+    if node not in evidence.nodes:
         raise InputError(
-            f"{who} is not among the report's {plural(evidence.noun)}; choose one of them"
+            f"{evidence.noun} {node} is not among the report's {plural(evidence.noun)}; choose one "
+            "of them"
         )
-    return int(found[0])
+    return int(np.flatnonzero(evidence.nodes == node)[0])
 
 
 def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> list[Path]:
@@ -156,9 +151,8 @@ def draw_moves(axes: Axes, evidence: Evidence) -> None:
         corrected, broken = int((now & ~right).sum()), int((~now & right).sum())
         axes.barh(y, corrected, 0.55, color=REACHED, label="corrected" if y == 0 else None)
         axes.barh(y, -broken, 0.55, color=RIVAL, label="broken" if y == 0 else None)
-    axes.set_yticks(
-        range(len(evidence.corrections)), [plain(c.title) for c in evidence.corrections]
-    )
+    titles = [plain(item.title) for item in evidence.corrections]
+    axes.set_yticks(range(len(titles)), titles)
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.margins(y=0.15)
@@ -421,9 +415,8 @@ def _draw_line(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> 
     reach = lead_range(evidence, i)
     if reach is not None:
         rows.append("all mixtures")
-        axes.barh(
-            len(rows) - 1, reach[1] - reach[0], 0.4, left=reach[0], color="#0072b2", alpha=0.4
-        )
+        low, high = reach
+        axes.barh(len(rows) - 1, high - low, 0.4, left=low, color="#0072b2", alpha=0.4)
     rows.append("terms, each alone")
     alone = vertices(evidence, i)
     axes.plot(alone[:, own] - alone[:, 1 - own], np.full(len(alone), len(rows) - 1), ".",

@@ -83,10 +83,9 @@ class PageContext:
     def __post_init__(self) -> None:
         made = {} if self.made is None else self.made
         check_type("made", made, Mapping, "a mapping from words to words")
+        words = {f"made[{name!r}]": value for name, value in made.items()}
         named = ("title", "selection", "dataset", "backbone", "note")
-        words = {name: getattr(self, name) for name in named}
-        words |= {f"made[{name!r}]": value for name, value in made.items()}
-        for name, value in words.items():
+        for name, value in ({n: getattr(self, n) for n in named} | words).items():
             check_type(name, "" if value is None else value, str, "a text")
         columns = RESULT_COLUMNS if self.results is None else getattr(self.results, "columns", ())
         for name in RESULT_COLUMNS:
@@ -195,13 +194,12 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
     found = None if evidence.classes is None else evidence.classes.figures
     if found is None or evidence.right.all() or evidence.num_classes < 3:
         return None
-    asked = len(found.true)
+    everyone = len(found.true) == len(evidence.nodes)  # or, with a nonlinear head, errors alone
     chance, more = found.chance, found.excess.words(100, sign="+", unit=" points")
     return {
         "low": 100 * chance.low,
         "high": 100 * chance.high,
-        # With a nonlinear head errors alone may have been asked about.
-        "everyone": 100 * found.true_class_chance.low if asked == len(evidence.nodes) else None,
+        "everyone": 100 * found.true_class_chance.low if everyone else None,
         "words": (
             f"Chance: a class that is neither true nor predicted could win at these errors in "
             f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {more}. "
@@ -212,11 +210,7 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
 
 
 def report_results(
-    results: pd.DataFrame,
-    path: str | Path,
-    *,
-    title: str = "Study",
-    made: Mapping[str, str] | None = None,
+    results: pd.DataFrame, path: str | Path, *, title: str = "Study", made: Any = None
 ) -> Path:
     """Write the overview of a study's results alone, without any node."""
     if results is None:
@@ -425,6 +419,8 @@ def _case(
     on: str = "test nodes",
 ) -> dict[str, Any]:
     """What the page holds of a case: accuracies and reach in percent, support in terms."""
+    paper = {name: published_cell(name, backbone, dataset) for name in (*REACH, *accuracy)}
+    paper = {name: value for name, value in paper.items() if not math.isnan(value)}
     methods = [
         {
             "key": name,
@@ -432,27 +428,16 @@ def _case(
             "kind": (kinds or {}).get(name),
             "values": [100 * value for _, value in values],
             "splits": [split for split, _ in values],
-            "paper": _published(name, dataset, backbone),
+            "paper": paper.get(name),
         }
         for name, values in {"frozen": accuracy["frozen"], **accuracy}.items()
     ]
-    paper = {name: _published(name, dataset, backbone) for name in REACH}
-    return {
-        "dataset": dataset,
-        "backbone": backbone,
-        "on": on,
-        "methods": methods,
-        "reach": {
-            name: [value if name == "support" else 100 * value for _, value in values]
-            for name, values in reach.items()
-        },
-        "paper": {name: value for name, value in paper.items() if value is not None},
+    shares = {
+        name: [value if name == "support" else 100 * value for _, value in values]
+        for name, values in reach.items()
     }
-
-
-def _published(table: str, dataset: str, backbone: str) -> float | None:
-    value = published_cell(table, backbone, dataset)
-    return None if math.isnan(value) else value
+    case = {"dataset": dataset, "backbone": backbone, "on": on, "methods": methods}
+    return case | {"reach": shares, "paper": {n: paper[n] for n in REACH if n in paper}}
 
 
 # The page itself: one HTML file, nothing outside it -----------------------------------------------

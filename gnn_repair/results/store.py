@@ -108,14 +108,15 @@ class ResultsSource(ABC):
 
     def resolve(self, digest: str | None = None) -> str:
         """``digest`` if results of it are here; unless given, the only one or the paper's."""
-        found = self.digests()
-        if digest is None and len(found) > 1 and PAPER.digest not in found:
-            raise InputError(f"{self.root} holds the protocols {', '.join(found)}; choose --digest")
+        held = self.digests()
         if digest is None:
-            digest = found[0] if len(found) == 1 else PAPER.digest
-        if digest in found:
+            if len(held) > 1 and PAPER.digest not in held:
+                said = f"{self.root} holds the protocols {', '.join(held)}; choose --digest"
+                raise InputError(said)
+            digest = held[0] if len(held) == 1 else PAPER.digest
+        if digest in held:
             return digest
-        there = f"it has {', '.join(found[:5])}" if found else "run a study first"
+        there = f"it has {', '.join(held[:5])}" if held else "run a study first"
         raise InputError(f"{self.root} holds no result of protocol {digest!s:.80}; {there}")
 
     def protocol(self, digest: str | None = None) -> Protocol:

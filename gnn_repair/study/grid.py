@@ -80,11 +80,10 @@ class StudyProgress(Watcher):
         self.bar.total = self.total
         self.bar.refresh()
         if plan.cases:
-            text = f"{self.done} of {counted(plan.total, 'run')} stored; "
-            text += f"{counted(len(plan.cases), 'case')} to run"
-            if plan.failed:
-                text += f", {counted(len(plan.failed), 'run')} that failed before among them"
-            self.noted(text)
+            failed = f", {counted(len(plan.failed), 'run')} that failed before among them"
+            stored = f"{self.done} of {counted(plan.total, 'run')} stored"
+            cases = f"{counted(len(plan.cases), 'case')} to run"
+            self.noted(f"{stored}; {cases}{failed if plan.failed else ''}")
 
     def stage(self, case: Case, text: str) -> None:
         """Part of the bar; as a line only now and then, since stages change often."""
