@@ -70,6 +70,9 @@ def list_of(names: Iterable[str], *words: str) -> Callable[[str], list[str]]:
 
 offer_dataset = one_of(DATASETS)
 offer_backbone = one_of(TITLES)
+offer_datasets = list_of(DATASETS, "paper")
+offer_backbones = list_of(TITLES, "paper")
+offer_protocol = one_of(PROTOCOLS)
 offer_methods = list_of(("oracle", *METHODS), "all")
 
 
@@ -89,8 +92,8 @@ RootOption = Annotated[
     ),
 ]
 NAMES = "Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME."
-DatasetsOption = Annotated[str, typer.Option(help=NAMES, autocompletion=list_of(DATASETS, "paper"))]
-BackbonesOption = Annotated[str, typer.Option(help=NAMES, autocompletion=list_of(TITLES, "paper"))]
+DatasetsOption = Annotated[str, typer.Option(help=NAMES, autocompletion=offer_datasets)]
+BackbonesOption = Annotated[str, typer.Option(help=NAMES, autocompletion=offer_backbones)]
 SplitsOption = Annotated[str, typer.Option(help="Such as 0-9 or 0,3.")]
 MethodsOption = Annotated[
     str,
@@ -103,7 +106,7 @@ ProtocolOption = Annotated[
     str | None,
     typer.Option(
         help="paper, independent, or a TOML file of settings that differ.",
-        autocompletion=one_of(PROTOCOLS),
+        autocompletion=offer_protocol,
     ),
 ]
 SetOption = Annotated[
