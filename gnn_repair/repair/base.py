@@ -25,7 +25,6 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.f1 import f1_of
 from gnn_repair.files import (
     REAL,
-    FrozenDict,
     check_fields,
     contents_of,
     dataclass_hints,
@@ -46,6 +45,7 @@ from gnn_repair.training import (
     LOG,
     Budget,
     Fitted,
+    FrozenDict,
     Listener,
     Parameters,
     ProgressCallback,
@@ -79,13 +79,13 @@ class Repair(ABC, Generic[F]):
     reads_graph: ClassVar[bool] = False
     """Whether it looks at the graph that ``fit`` is given."""
 
+    protocol: ClassVar[Mapping[str, str]] = {}
+    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "title" not in vars(cls):
             cls.title = cls.__name__
-
-    protocol: ClassVar[Mapping[str, str]] = {}
-    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
 
     def __post_init__(self, *changed: Any) -> None:
         """Check the settings; ``changed`` are epochs and lr, of what has a budget to change."""
@@ -149,18 +149,9 @@ class Repair(ABC, Generic[F]):
         hint = f"fitting {self.title} for {exposure.num_members} members"
         with out_of_memory_hint(hint), full_precision(place), listener:
             graph = data if self.reads_graph else None
-            task = prepare(
-                exposure,
-                y,
-                train,
-                val,
-                graph,
-                place,
-                takes_labels=self.takes_labels,
-                batch_size=batch_size,
-                on_progress=listener.callback,
-                frozen=frozen,
-            )
+            more = {"batch_size": batch_size, "on_progress": listener.callback, "frozen": frozen}
+            labels = self.takes_labels
+            task = prepare(exposure, y, train, val, graph, place, takes_labels=labels, **more)
             fitted = self.learn(task)
         LOG.info("%s", fitted)
         return fitted
@@ -288,12 +279,11 @@ class TrainedRepair(Repair[F]):
         if val.truths is None:
             return ()
         logits = self.corrected(p, inputs, self.tables(p, inputs), val.positions, None)
-        found = []
-        for member, size in enumerate(val.sizes.tolist()):
-            truths = val.truths[val.positions[member, :size]]
-            score = f1_of(logits[member, :size] > 0, truths)
-            found.append((score.micro, score.macro))
-        return tuple(found)
+        scores = [
+            f1_of(logits[member, :size] > 0, val.truths[val.positions[member, :size]])
+            for member, size in enumerate(val.sizes.tolist())
+        ]
+        return tuple((score.micro, score.macro) for score in scores)
 
     def _warn_diverged(self, outcome: Fitted, copies: int) -> None:
         for row in outcome.diverged.nonzero().view(-1).tolist():
@@ -545,8 +535,7 @@ class FittedRepair(ABC, Generic[R]):
         kept = self.unchanged.nonzero().view(-1).tolist()
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
-        notes += [f"{_members(wild)} diverged"] * bool(wild)
-        notes += [TRY] * bool(kept)
+        notes += [f"{_members(wild)} diverged"] * bool(wild) + [TRY] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
 
 
@@ -568,7 +557,7 @@ def starts(
 
 
 def _members(numbers: list[int]) -> str:
-    return ("member " if len(numbers) == 1 else "members ") + listed(numbers)
+    return f"{'member' if len(numbers) == 1 else 'members'} {listed(numbers)}"
 
 
 def about(exposure: Exposure) -> dict[str, Any]:
@@ -646,13 +635,12 @@ def _fingerprint(held: list[Any] | None) -> tuple[str, ...] | None:
 
 def _scores(held: list[Any]) -> tuple[tuple[float, float], ...]:
     """Micro- and macro-F1 of every member."""
-    found = []
     for pair in held:
         whole = isinstance(pair, list) and len(pair) == 2
         if not whole or not all(f is None or (type(f) is float and 0 <= f <= 1) for f in pair):
             raise InputError("its f1 is not a list of pairs of shares")
-        found.append(tuple(float("nan") if f is None else f for f in pair))
-    return tuple(found)  # type: ignore[arg-type]
+    nan = float("nan")
+    return tuple((nan if a is None else a, nan if b is None else b) for a, b in held)
 
 
 def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
@@ -683,9 +671,9 @@ def _kinds(kind: Any) -> Iterator[type[Repair[Any]]]:
 
 
 def _check_sizes(header: dict[str, Any]) -> None:
-    if header["outputs"] not in ("classes", "labels"):
+    least = {"classes": 2, "labels": 1}.get(header["outputs"])
+    if least is None:
         raise InputError(f"its outputs are {header['outputs'][:40]!r}, not classes or labels")
-    least = 2 if header["outputs"] == "classes" else 1
     if not (1 <= header["width"] <= LARGEST and least <= header["num_classes"] <= LARGEST):
         raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
 
@@ -706,8 +694,8 @@ def _check_fitted(fitted: FittedRepair[Any], tensors: Mapping[str, Tensor]) -> N
             raise InputError(f"{name[:80]} has shape {list(value.shape)}, not {members} members")
     repair.check_constants(fitted)
     expected = repair.shapes(fitted)
-    found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
-    if found != expected:
-        raise InputError(f"its parameters have shapes {found} instead of {expected}")
-    if len({value.dtype for value in fitted.parameters.values()} - {*REAL}) > 0:
+    shapes = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
+    if shapes != expected:
+        raise InputError(f"its parameters have shapes {shapes} instead of {expected}")
+    if {value.dtype for value in fitted.parameters.values()} - {*REAL}:
         raise InputError("its parameters are not all real numbers")

@@ -119,7 +119,8 @@ class RepairedModel(nn.Module):
         """The other way round; version 0.2 kept the dict itself."""
         note = _read(state) if isinstance(state, Tensor) else state
         bound = note.get("fingerprint", "") if isinstance(note, dict) else ""
-        if bound is not None and not (isinstance(bound, list) and _all_text(bound)):
+        texts = isinstance(bound, list) and all(isinstance(value, str) for value in bound)
+        if bound is not None and not texts:
             raise InputError(
                 f"the state's note of which model the repair belongs to is {state!r:.60}; load "
                 "what state_dict() of a repaired model gave"
@@ -139,7 +140,8 @@ class RepairedModel(nn.Module):
         [N, C], or one number per node; log-probabilities, or probabilities of labels, where it
         gives those. Where it gives a dict or a tuple, the logits in it are replaced.
         """
-        wanted = torch.is_grad_enabled() and wants_gradient(args, kwargs)
+        given = _tensors([*args, *kwargs.values()])
+        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
         exposure, output = self._exposed(args, kwargs, wanted)
         logits = in_own_form(self.fitted.member_logits(exposure)[0], exposure)
         if logits.dim() == 1 and isinstance(output, Tensor) and output.dim() == 2:
@@ -154,10 +156,8 @@ class RepairedModel(nn.Module):
         exposure, _ = self._exposed(args, kwargs)
         frozen = exposure.frozen_logits[0, exposure.recipients]
         of_labels = self._fitted.outputs == "labels"
-        before, after = (
-            logits > 0 if of_labels else logits.argmax(1)
-            for logits in (frozen, self.fitted.member_logits(exposure)[0])
-        )
+        both = frozen, self.fitted.member_logits(exposure)[0]
+        before, after = (logits > 0 if of_labels else logits.argmax(1) for logits in both)
         changed = (before != after).nonzero(as_tuple=True)
         columns = {recipients_called(exposure.names): exposure.recipients[changed[0]]}
         if of_labels:
@@ -277,10 +277,6 @@ def _with_sparse(path: str | Path, found: dict[str, Tensor], model: nn.Module) -
     return found
 
 
-def _all_text(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
 def _check_weights(path: str | Path, found: Mapping[str, Tensor], model: nn.Module) -> None:
     """Raise where a file's weights are not this model's, before the first of them is loaded."""
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
@@ -337,11 +333,6 @@ def as_data(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     floats = (v for v in tensors.values() if v.is_floating_point() and v.layout == torch.strided)
     features = next(floats, None)
     return SimpleNamespace(**given, **({} if "x" in given or features is None else {"x": features}))
-
-
-def wants_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether something that the model is given asks for a gradient."""
-    return any(tensor.requires_grad for tensor in _tensors([*args, *kwargs.values()]))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -14,10 +14,15 @@ from torch_geometric.utils import remove_self_loops
 
 import gnn_repair as gr
 from gnn_repair.catalog import DATASETS
-from gnn_repair.datasets import load_dataset, motif_graphs
-from gnn_repair.datasets.checking import compare
-from gnn_repair.datasets.motifs import RINGS
-from gnn_repair.datasets.planted_outputs import planted_labels, planted_links, planted_values
+from gnn_repair.datasets import (
+    load_dataset,
+    motif_graphs,
+    planted_labels,
+    planted_links,
+    planted_values,
+)
+from gnn_repair.datasets.generated import RINGS
+from gnn_repair.datasets.loading import compare
 from gnn_repair.errors import InputError
 
 

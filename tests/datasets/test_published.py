@@ -10,7 +10,7 @@ import torch
 
 from gnn_repair.catalog import DATASETS, missing_files
 from gnn_repair.datasets import load_dataset
-from gnn_repair.datasets.checking import check_dataset
+from gnn_repair.datasets.loading import check_dataset
 from gnn_repair.published import published
 
 REAL = [name for name, spec in DATASETS.items() if spec.files]

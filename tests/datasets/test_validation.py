@@ -12,8 +12,7 @@ from torch_geometric.data import Data
 from gnn_repair.catalog import DatasetSpec, Statistics
 from gnn_repair.checks import check_data
 from gnn_repair.datasets import stratified_splits
-from gnn_repair.datasets.checking import compare
-from gnn_repair.datasets.loading import entries
+from gnn_repair.datasets.loading import compare, entries
 from gnn_repair.errors import DatasetError, SplitError
 
 

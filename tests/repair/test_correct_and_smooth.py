@@ -14,9 +14,9 @@ from gnn_repair.repair.baselines import (
     TABLE_BYTES,
     correct_and_smooth,
     jobs_at_once,
-    normalised_adjacency,
     sources_to_recipients,
 )
+from gnn_repair.repair.evidence import normalised_adjacency
 from tests.helpers.repair.toy_exposures import NODES, toy_exposure, toy_graph
 
 DATA = toy_graph()
@@ -72,7 +72,7 @@ def test_sparse_and_dense_operators_agree(density, monkeypatch):
     entries, soft, labels = random_problem(7, density=density)
     operator = normalised_adjacency(entries, 40)
     assert (operator.layout == torch.strided) == (density == 0.5)
-    monkeypatch.setattr("gnn_repair.repair.baselines.DENSE_ABOVE", 0.0 if density < 0.1 else 1.0)
+    monkeypatch.setattr("gnn_repair.repair.evidence.DENSE_ABOVE", 0.0 if density < 0.1 else 1.0)
     other = normalised_adjacency(entries, 40)
     assert other.layout != operator.layout
     scores = [correct_and_smooth(o, soft, labels, stacked(MIXED), 12) for o in (operator, other)]

@@ -11,7 +11,7 @@ from torch_geometric.nn import SAGEConv
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
-from gnn_repair.datasets.planted_outputs import planted_labels
+from gnn_repair.datasets import planted_labels
 from gnn_repair.errors import InputError
 from gnn_repair.f1 import f1_of, micro_scores
 from gnn_repair.repair.targets import label_likelihood

@@ -9,7 +9,7 @@ import torch
 
 from gnn_repair.reporting import evidence_of, report_run
 from gnn_repair.study import PAPER, Store, override, read_results, run_study
-from gnn_repair.study.rerun import rerun, stack_of
+from gnn_repair.study.case import rerun, stack_of
 from tests.helpers.report.pages import arrays_of, payload_of
 
 SMALL = override(

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report
-from gnn_repair.reporting.payload import parts_folder
-from gnn_repair.reporting.serving import PageServer, needs_server
+from gnn_repair.reporting.payload import PageServer, needs_server, parts_folder
 from tests.helpers.report.browser import missing
 from tests.helpers.report.pages import decoded, payload_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure

@@ -11,7 +11,7 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.results.store import merge
 from gnn_repair.study import PAPER, Run, Store, override, run_study
 from gnn_repair.study import case as cases
-from gnn_repair.study.rerun import rerun
+from gnn_repair.study.case import rerun
 from tests.helpers.study.tiny import TINY, tiny_graph
 
 PROTOCOL = override(PAPER, TINY)

@@ -14,7 +14,7 @@ import pytest
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, RayEngine, Store
-from gnn_repair.study.ray_engine import ClusterHead, answers
+from gnn_repair.study.engine import ClusterHead, answers
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray")
@@ -49,7 +49,7 @@ def test_the_environment_s_address_counts(monkeypatch, closed_port):
 
 def test_something_else_at_the_address_is_said(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr("gnn_repair.study.ray_engine.CONNECT", 0.2)
+    monkeypatch.setattr("gnn_repair.study.engine.CONNECT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         engine = RayEngine(f"127.0.0.1:{listener.getsockname()[1]}")
         monkeypatch.setattr(ray, "init", lambda **options: time.sleep(60))

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, SAGEConv
 
 import gnn_repair as gr
-from gnn_repair.datasets.planted_outputs import planted_links
+from gnn_repair.datasets import planted_links
 from gnn_repair.errors import ExposureRefused, InputError
 from tests.helpers.models.link_models import BENT, EXACT, WIDTH, EncodeDecode, Encoder, Whole, dot
 
