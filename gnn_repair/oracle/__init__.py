@@ -14,8 +14,7 @@ from gnn_repair.oracle.metrics import (
     reach,
     summarise,
 )
-from gnn_repair.oracle.questions import nearest_reweighting
-from gnn_repair.oracle.questions.nearest import Nearest
+from gnn_repair.oracle.questions.nearest import Nearest, nearest_reweighting
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.questions.relaxed import RelaxedMargins, relax, relaxed_margins
 from gnn_repair.oracle.questions.stable import StableEvidence, stable_evidence

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.heads.verification import HeadVerification
-from gnn_repair.oracle.heads.verification import verify as verify_head
+from gnn_repair.oracle.heads.proof import HeadVerification
+from gnn_repair.oracle.heads.proof import verify as verify_head
 from gnn_repair.oracle.problems import (
     FAILED,
     UNCERTIFIED,

@@ -41,8 +41,7 @@ from gnn_repair.oracle.problems import (
     problems,
     require_exposure,
 )
-from gnn_repair.oracle.questions import nearest_reweighting
-from gnn_repair.oracle.questions.nearest import ALREADY, MOVED
+from gnn_repair.oracle.questions.nearest import ALREADY, MOVED, nearest_reweighting
 from gnn_repair.oracle.rates import (
     Flags,
     Mean,

@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.heads.operations import Activation, Curved, Operation, Root
-from gnn_repair.oracle.heads.bound import Region, Relaxed, region_of
-from gnn_repair.oracle.heads.polytope import (
+from gnn_repair.oracle.heads.bound import (
     DEEPEST,
     FEW,
     Base,
+    Region,
+    Relaxed,
     original_shares,
+    region_of,
     subdivided,
     widest,
 )

@@ -21,8 +21,7 @@ from torch.nn import functional
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Root, Slopes
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed
-from gnn_repair.oracle.heads.polytope import mixtures, scores
+from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed, mixtures, scores
 from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
 from gnn_repair.oracle.solution import Solution, solution_of, with_answers

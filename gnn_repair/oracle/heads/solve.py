@@ -14,7 +14,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.heads.bound import Region, bare_region, region_of
+from gnn_repair.oracle.heads.bound import Base, Region, bare_region, base_of, free_terms, region_of
 from gnn_repair.oracle.heads.branch import (
     BATCH,
     Leaf,
@@ -24,9 +24,7 @@ from gnn_repair.oracle.heads.branch import (
     grow,
     inner_slopes,
 )
-from gnn_repair.oracle.heads.check import proved_bounds
-from gnn_repair.oracle.heads.polytope import Base, base_of, free_terms
-from gnn_repair.oracle.heads.proof import Proofs
+from gnn_repair.oracle.heads.proof import PRECISION, Proofs, proved_bounds
 from gnn_repair.oracle.heads.search import (
     Search,
     dense_shares,
@@ -34,7 +32,6 @@ from gnn_repair.oracle.heads.search import (
     on_cpu,
     replay_margins,
 )
-from gnn_repair.oracle.heads.verification import PRECISION
 from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.published import REACHABLE
