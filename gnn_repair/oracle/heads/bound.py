@@ -491,6 +491,11 @@ class Region:
         """[B, D]: o."""
         return torch.from_numpy(self.base.fixed[self.position])
 
+    @property
+    def local(self) -> Integers:
+        """[B, G + 1]: where the places of each one's groups begin and end."""
+        return self.ends - self.ends[:, :1] + self.begins[:-1, None]
+
     def __len__(self) -> int:
         return len(self.position)
 

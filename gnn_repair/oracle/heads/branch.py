@@ -460,9 +460,7 @@ def longest_edges(
     # Where no bound holds yet, no line is looser than another: the longest edge of all.
     scaled.append(values[0] * region.unbounded[owner].unsqueeze(1))
     best = np.full((len(region), 2), -1, np.int64)
-    points = torch.cat(scaled, dim=1).contiguous().numpy()
-    local = region.ends - region.ends[:, :1] + region.begins[:-1, None]
-    widest(local, region.begins, points, best)
+    widest(region.local, region.begins, torch.cat(scaled, dim=1).contiguous().numpy(), best)
     return best
 
 

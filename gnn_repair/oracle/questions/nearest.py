@@ -47,36 +47,6 @@ from gnn_repair.oracle.solver import solve
 from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
 from gnn_repair.published import REACHABLE
 
-
-def nearest_reweighting(
-    exposure: Exposure,
-    target: Tensor,
-    nodes: Tensor | None = None,
-    *,
-    margin: float = REACHABLE,
-    threads: int | None = None,
-) -> tuple[Nearest, ...]:
-    """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
-
-    Args:
-        exposure: as for :func:`solve`, like ``target``, ``nodes`` and ``threads``.
-        target: [N] a class per node.
-        nodes: which nodes.
-        margin: the worst-rival margin to reach; a win to :func:`solve` unless given.
-        threads: worker threads, each with its own highspy.
-
-    Returns:
-        One answer per node. With a head, a λ that was run through the model and the mass that it
-        moves, with what is proved to move at least.
-    """
-    require_exposure(exposure)
-    require_outputs(exposure, "classes")
-    margin = check_number(margin, "margin")
-    if exposure.head is not None:
-        return nearest_behind_head(exposure, target, nodes, margin)
-    return nearest(exposure, target, nodes, margin, threads)
-
-
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
 NEAREST = 1e-2
 """Upper and lower value this close, relative to the upper one, are called the nearest."""
@@ -150,10 +120,32 @@ class Nearest:
     __repr__ = __str__
 
 
-def nearest(
-    exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float, threads: int | None
+def nearest_reweighting(
+    exposure: Exposure,
+    target: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    margin: float = REACHABLE,
+    threads: int | None = None,
 ) -> tuple[Nearest, ...]:
-    """One answer per node, of a model without a head."""
+    """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
+
+    Args:
+        exposure: as for :func:`solve`, like ``target``, ``nodes`` and ``threads``.
+        target: [N] a class per node.
+        nodes: which nodes.
+        margin: the worst-rival margin to reach; a win to :func:`solve` unless given.
+        threads: worker threads, each with its own highspy.
+
+    Returns:
+        One answer per node. With a head, a λ that was run through the model and the mass that it
+        moves, with what is proved to move at least.
+    """
+    require_exposure(exposure)
+    require_outputs(exposure, "classes")
+    margin = check_number(margin, "margin")
+    if exposure.head is not None:
+        return _behind_head(on_cpu(exposure), target, nodes, margin)
     solution = solve(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()
@@ -173,27 +165,35 @@ def nearest(
             solved = _settled(highs, problem, frozen, need, margin, found.terms)
             if solved is not None:
                 status, (moved, bound, change, duals) = MOVED, solved
-        used = np.flatnonzero(change)
         weights = np.zeros(len(need) + 1)
         weights[problem.rivals] = duals
-        senders = solution.named(tables.sources[tables.rows[problem.terms]].astype(np.int64))
-        return Nearest(
-            member=found.member,
-            node=found.node,
-            target=found.target,
-            status=status,
-            moved=moved,
-            bound=bound,
-            weights=weights,
-            terms=problem.terms[used],
-            change=change[used],
-            sources=senders[used],
-            mass=float(problem.mass.sum()),
-            gains=gains_of(senders, frozen, change),
-            names=solution.names,
+        senders, mass = tables.sources[tables.rows[problem.terms]], float(problem.mass.sum())
+        node = problem.terms, senders, frozen, change, mass
+        return _named(
+            solution, index, *node, status=status, moved=moved, bound=bound, weights=weights
         )
 
     return tuple(over_lps(len(solution), answer, new_highs, threads))
+
+
+def _named(
+    solution: Solution, i: int, terms: Integers, sources: Any, alpha: Floats, change: Floats,
+    mass: float, **answer: Any,
+) -> Nearest:  # fmt: skip
+    """The answer to question i, which changes α of the node's terms, [K] each."""
+    used, senders = np.flatnonzero(change), solution.named(sources.astype(np.int64))
+    return Nearest(
+        member=int(solution.member[i]),
+        node=int(solution.named(solution.node[i])),
+        target=int(solution.target[i]),
+        terms=terms[used],
+        change=change[used],
+        sources=senders[used],
+        mass=mass,
+        gains=gains_of(senders, alpha, change),
+        names=solution.names,
+        **answer,
+    )
 
 
 def closest(highs: Any, problem: Instance, alpha: Floats, margin: float) -> Floats | None:
@@ -208,15 +208,36 @@ def closest(highs: Any, problem: Instance, alpha: Floats, margin: float) -> Floa
 def _run(
     highs: Any, problem: Instance, alpha: Floats, need: Floats, lengths: Floats, unit: float
 ) -> tuple[Floats, Floats] | None:
-    """λ − α [K] and w [R]; None where highspy finds no optimum."""
-    _pass(highs, problem, alpha, need, lengths, unit)
+    """λ − α [K] and w [R]; None where highspy finds no optimum.
+
+    min Σ p over λ = α + p − n: p ≥ 0, 0 ≤ n ≤ α, Σ_g p = Σ_g n, gains ≥ need; p and n are in
+    multiples of ``unit / lengths``.
+    """
+    (count, rivals), groups, share = problem.gaps.shape, len(problem.mass), unit / lengths
+    index = np.empty((2 * count, rivals + 1), np.int64)
+    index[:, :rivals] = np.arange(rivals)
+    index[:, rivals] = rivals + np.tile(problem.group, 2)
+    plus = np.concatenate([problem.gaps / lengths[:, None], share[:, None]], axis=1)
+    pass_lp(
+        highs,
+        np.concatenate([share, np.zeros(count)]),
+        np.zeros(2 * count),
+        np.concatenate([np.full(count, np.inf), alpha / share]),
+        np.concatenate([need / unit, np.zeros(groups)]),
+        np.concatenate([np.full(rivals, np.inf), np.zeros(groups)]),
+        (
+            np.arange(2 * count + 1) * (rivals + 1),
+            index.ravel(),
+            np.concatenate([plus, -plus]).ravel(),
+        ),
+    )
     highs.run()
     if status_of(highs) != "Optimal":
         return None
-    solution, count = highs.getSolution(), len(alpha)
+    solution = highs.getSolution()
     values = np.array(solution.col_value)
     change = (values[:count] - values[count:]) * unit / lengths
-    return change, np.array(solution.row_dual)[: len(need)].clip(min=0.0) / unit
+    return change, np.array(solution.row_dual)[:rivals].clip(min=0.0) / unit
 
 
 def moved_bound(problem: Instance, alpha: Floats, need: Floats, duals: Floats) -> float:
@@ -268,34 +289,18 @@ def _settled(
     return (moved, bound, change, duals) if settled else None
 
 
-def _pass(
-    highs: Any, problem: Instance, alpha: Floats, need: Floats, lengths: Floats, unit: float
-) -> None:
-    """min Σ p over λ = α + p − n: p ≥ 0, 0 ≤ n ≤ α, Σ_g p = Σ_g n, gains ≥ need; p and n are in
-    multiples of ``unit / lengths``."""
-    count, rivals = problem.gaps.shape
-    groups = len(problem.mass)
-    index = np.empty((2 * count, rivals + 1), np.int64)
-    index[:, :rivals] = np.arange(rivals)
-    index[:, rivals] = rivals + np.tile(problem.group, 2)
-    share = unit / lengths
-    plus = np.concatenate([problem.gaps / lengths[:, None], share[:, None]], axis=1)
-    value = np.concatenate([plus, -plus])
-    infinite = np.full(count, np.inf)
-    pass_lp(
-        highs,
-        np.concatenate([share, np.zeros(count)]),
-        np.zeros(2 * count),
-        np.concatenate([infinite, alpha / share]),
-        np.concatenate([need / unit, np.zeros(groups)]),
-        np.concatenate([np.full(rivals, np.inf), np.zeros(groups)]),
-        (np.arange(2 * count + 1) * (rivals + 1), index.ravel(), value.ravel()),
-    )
+# Behind a head ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """The mixtures within a distance of α, one question after another."""
+    """The mixtures within a distance of α, one question after another.
+
+    λ with ½ Σ_{a∈g} |λ_a − α_a| ≤ d in a group is α + p − n with p, n ≥ 0 and Σp = Σn = d. So the
+    aggregates within the distance d are mixtures of two groups of exact mass d, messages h and −h,
+    around the frozen aggregate: an exposure of their own. That λ stays nonnegative is left out,
+    which only makes the set larger and the answer safer.
+    """
 
     around: Exposure
     """Whose admissible mixtures these are; its node i is that of question i."""
@@ -423,9 +428,8 @@ class Approach:
     def come_nearer(self) -> None:
         """Descend from the witness and from the nearest winners among many admissible λ."""
         highs = new_highs()
-        starts = [self.witness, *self._winners()]
-        for start in starts:
-            self._keep(self._descended(highs, start))
+        for start in [self.witness, *self._winners()]:
+            self._descend(highs, start)
 
     def offer(self, shares: Floats) -> None:
         """Descend from a λ that may be slightly inadmissible."""
@@ -433,7 +437,7 @@ class Approach:
         total = np.bincount(self.group, shares, len(self.mass))
         shares = shares * (self.mass / np.maximum(total, 1e-300))[self.group]
         if self._margins(shares[None])[0] >= self.margin:
-            self._keep(self._descended(new_highs(), shares))
+            self._descend(new_highs(), shares)
 
     def _winners(self) -> list[Floats]:
         """The nearest λ that win on segments from α to transfers between two terms and to random
@@ -469,11 +473,11 @@ class Approach:
         total = np.stack([np.bincount(self.group, row, len(self.mass)) for row in raw])
         return np.asarray(raw / total[:, self.group] * self.mass[self.group])
 
-    def _descended(self, highs: Any, start: Floats) -> Floats:
-        """The nearest λ found from one that wins."""
-        best = self._shortened(start)
+    def _descend(self, highs: Any, start: Floats) -> None:
+        """Keep the nearest λ found from one that wins."""
+        best = self._first(self.alpha, start, self.margin)
         if best is None:
-            return self.best
+            return
         for _ in range(ROUNDS):
             nearer = self._step(highs, best)
             if nearer is None or self.moved(nearer) >= self.moved(best):
@@ -482,23 +486,21 @@ class Approach:
             best = nearer
             if small:
                 break
-        return best
+        if self.moved(best) < self.moved(self.best):
+            self.best = best
 
     def at(self, aim: float) -> Floats:
         """The λ near the best one at which the head wins by ``aim`` more: farther from α, or
         towards the witness."""
         if aim == 0.0:
             return self.best
-        want = self.margin + aim * self._size()
+        logits = self.exposure.frozen_logits[0, self.exposure.recipients]
+        want = self.margin + aim * float(logits.abs().max().clamp(1))
         change = self.best - self.alpha
         room = self.alpha[change < 0] / -change[change < 0]
         beyond = self.alpha + min(BEYOND, float(room.min(initial=BEYOND))) * change
         found = [self._first(self.best, end, want) for end in (beyond, self.witness)]
         return min([one for one in found if one is not None] or [self.witness], key=self.moved)
-
-    def _keep(self, shares: Floats) -> None:
-        if self.moved(shares) < self.moved(self.best):
-            self.best = shares
 
     def _step(self, highs: Any, point: Floats) -> Floats | None:
         """Linearise at a λ that wins, aim at the nearest λ that wins there, and take the nearest
@@ -510,16 +512,13 @@ class Approach:
         steps = np.linspace(0.0, 1.0, POINTS + 1)
         between = point + steps[:, None] * (aimed - point)
         won = np.flatnonzero(self._margins(between) >= self.margin)[::-1][:2]
-        found = [self._shortened(between[k]) for k in won]
+        found = [self._first(self.alpha, between[k], self.margin) for k in won]
         known = [shares for shares in found if shares is not None]
         return min(known, key=self.moved) if known else None
 
-    def _shortened(self, shares: Floats) -> Floats | None:
-        """The λ nearest α on the segment to ``shares`` that wins; None where that does not."""
-        return self._first(self.alpha, shares, self.margin)
-
     def _first(self, start: Floats, end: Floats, margin: float) -> Floats | None:
-        """The first λ from ``start`` to ``end`` with this margin, by refinement."""
+        """The first λ from ``start`` to ``end`` with this margin, by refinement; None where none of
+        those tried has it."""
         low, high = 0.0, 1.0
         for depth in range(DEPTH):
             steps = np.linspace(low, high, POINTS + 1)
@@ -546,10 +545,6 @@ class Approach:
         """[P]: of the target at λ [P, K]."""
         outputs = self._outputs(self._aggregates(shares)).detach()
         return worst(outputs, torch.full((len(shares),), self.target)).numpy()
-
-    def _size(self) -> float:
-        """The scale of the logits."""
-        return float(self.exposure.frozen_logits[0, self.exposure.recipients].abs().max().clamp(1))
 
     def _linearised(self, shares: Floats) -> Instance:
         """The exact-mass problem of the head's first order at λ."""
@@ -580,30 +575,47 @@ AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 precision of its own, confirms it."""
 
 
-Found = tuple[Floats, float]
-"""λ [K] and its margin."""
-
-
-def nearest_behind_head(
+def _behind_head(
     exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float
 ) -> tuple[Nearest, ...]:
-    """One answer a node and target, in the order of :func:`solve_head`."""
-    exposure = on_cpu(exposure)
+    """One answer per node and target, in the order of :func:`solve_head`."""
     solution = solve_head(exposure, target, nodes)
     logits = exposure.frozen_logits[0, torch.from_numpy(solution.node)]
     frozen = worst(logits, torch.from_numpy(solution.target)).numpy()
-    wins = (solution.margin >= margin) & (frozen < margin)
     approaches = {
-        int(i): Approach.of(exposure, solution, int(i), margin) for i in np.flatnonzero(wins)
+        int(i): Approach.of(exposure, solution, int(i), margin)
+        for i in np.flatnonzero((solution.margin >= margin) & (frozen < margin))
     }
     for approach in approaches.values():
         approach.come_nearer()
     bounds = _lower_values(exposure, solution, approaches, margin)
     found = _confirmed(exposure, solution, approaches, margin)
-    return tuple(
-        _answer(exposure, solution, i, frozen[i], margin, found.get(i), bounds.get(i, 0.0))
-        for i in range(len(solution))
-    )
+    ends, alphas = exposure.segments[:: exposure.num_groups], exposure.coefficients[0].double()
+
+    def answer(i: int) -> Nearest:
+        first, last = ends[int(solution.recipient[i]) :][:2].tolist()
+        alpha, status, reason = alphas[first:last].numpy(), UNDECIDED, ""
+        change, own = np.zeros(len(alpha)), np.nan
+        if frozen[i] >= margin:
+            status, own = ALREADY, frozen[i]
+        elif i in found:
+            status, (change, own) = MOVED, (found[i][0] - alpha, found[i][1])
+        elif solution.verdict[i] == CANNOT and solution.bound[i] < margin:
+            status = UNREACHABLE
+        else:
+            best = f"the best margin found is {solution.margin[i]:.4g}"
+            reason = f"{best}, and none above {solution.bound[i]:.4g} exists"
+        moved = float(np.abs(change).sum() / 2) if status in (ALREADY, MOVED) else np.nan
+        active = np.abs(change) > 1e-12 * max(float(alpha.sum()), 1e-300)
+        senders = exposure.sources[exposure.rows[first:last].long()].numpy()
+        node = np.arange(first, last), senders, alpha, np.where(active, change, 0.0)
+        return _named(
+            solution, i, *node, float(alpha.sum()), status=status, moved=moved,
+            bound=bounds.get(i, 0.0), weights=np.zeros(exposure.num_classes), margin=own,
+            replayed=solution.replayed, reason=reason,
+        )  # fmt: skip
+
+    return tuple(map(answer, range(len(solution))))
 
 
 def _confirmed(
@@ -611,9 +623,9 @@ def _confirmed(
     solution: Solution,
     approaches: dict[int, Approach],
     margin: float,
-) -> dict[int, Found]:
-    """The nearest λ of each question that the model confirms."""
-    found: dict[int, Found] = {}
+) -> dict[int, tuple[Floats, float]]:
+    """The nearest λ [K] of each question that the model confirms, and its margin."""
+    found: dict[int, tuple[Floats, float]] = {}
     for aim in AIMS:
         left = np.array([i for i in approaches if i not in found], np.int64)
         shares = [approaches[int(i)].at(aim) for i in left]
@@ -655,55 +667,3 @@ def _lower_values(
                 tried[effort, i] = d
                 approaches[i].offer(shares)
     return proved
-
-
-def _answer(
-    exposure: Exposure,
-    solution: Solution,
-    i: int,
-    frozen: float,
-    margin: float,
-    found: Found | None,
-    bound: float,
-) -> Nearest:
-    ends = exposure.segments[:: exposure.num_groups]
-    first, last = (int(ends[int(solution.recipient[i]) + k]) for k in (0, 1))
-    alpha = exposure.coefficients[0, first:last].double().numpy()
-    change = np.zeros(len(alpha)) if found is None else found[0] - alpha
-    active = np.abs(change) > 1e-12 * max(float(alpha.sum()), 1e-300)
-    status, reason = _status(solution, i, frozen, margin, found)
-    terms = first + np.flatnonzero(active)
-    rows = exposure.rows[first:last].long()
-    senders = solution.named(exposure.sources[rows].numpy().astype(np.int64))
-    moved = {ALREADY: 0.0, MOVED: float(np.abs(change).sum() / 2)}.get(status, np.nan)
-    return Nearest(
-        member=0,
-        node=int(solution.named(solution.node[i])),
-        target=int(solution.target[i]),
-        status=status,
-        moved=moved,
-        bound=bound,
-        weights=np.zeros(exposure.num_classes),
-        margin=frozen if status == ALREADY else np.nan if found is None else found[1],
-        terms=terms,
-        change=change[active],
-        sources=senders[active],
-        mass=float(alpha.sum()),
-        gains=gains_of(senders, alpha, np.where(active, change, 0.0)),
-        replayed=solution.replayed,
-        reason=reason,
-        names=solution.names,
-    )
-
-
-def _status(
-    solution: Solution, i: int, frozen: float, margin: float, found: Found | None
-) -> tuple[str, str]:
-    if frozen >= margin:
-        return ALREADY, ""
-    if found is not None:
-        return MOVED, ""
-    if solution.verdict[i] == CANNOT and solution.bound[i] < margin:
-        return UNREACHABLE, ""
-    best = f"the best margin found is {solution.margin[i]:.4g}"
-    return UNDECIDED, f"{best}, and none above {solution.bound[i]:.4g} exists"
