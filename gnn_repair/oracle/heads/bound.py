@@ -98,34 +98,42 @@ class Base:
 
 
 def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
-    """The base of an exposure, with the extremes of the recipients at ``position`` (or all)."""
+    """The base of an exposure, of the recipients at ``position`` (or all); others have zeros."""
     aggregate = exposure.aggregate
     assert exposure.head is not None
     lowered, folded = _fold(lower(exposure.head))
-    recipients = aggregate.recipients.cpu()
-    groups, count = aggregate.num_groups, len(recipients)
-    segments = aggregate.segments.cpu().numpy()
-    ends = segments[np.arange(count)[:, None] * groups + np.arange(groups + 1)]
-    mass, rows = aggregate.mass[0].cpu().numpy(), aggregate.rows.cpu().numpy()
+    groups, count = aggregate.num_groups, aggregate.num_recipients
     chosen = np.arange(count) if position is None else np.unique(position)
-    at, used = torch.from_numpy(chosen), _used(ends[chosen], rows, aggregate.contributions.shape[1])
-    table, gross, fixed, weight = _beginning(aggregate, folded, at, used)
-    messages = _spread(table, used, aggregate.contributions.shape[1])
-    sums = _spread(gross, used, len(messages)) if folded else messages
+    ends = np.arange(count)[:, None] * groups + np.arange(groups + 1)
+    ends, rows = aggregate.segments.cpu().numpy()[ends], aggregate.rows.cpu().numpy()
+    own, mass, nodes = ends[chosen], aggregate.mass[0].cpu().numpy(), aggregate.recipients.cpu()
+    named = np.zeros(aggregate.contributions.shape[1], bool)
+    for first, last in zip(own[:, 0].tolist(), own[:, -1].tolist(), strict=True):
+        named[rows[first:last]] = True
+    at, used = torch.from_numpy(chosen), torch.from_numpy(np.flatnonzero(named))
+    # Messages and what is fixed, each beside the largest sums behind it.
+    table = aggregate.contributions[0].cpu()[used].double()
+    fixed = aggregate.fixed_logits[0].cpu()[nodes[at]].double()
+    gross, weight = table.abs(), fixed.abs()
+    for operation in folded:
+        weight = operation.size([weight], nodes[at])
+        gross = operation.linear([gross], nodes[at], "abs")
+        fixed = operation.evaluate([fixed], nodes[at])
+        table = operation.linear([table], nodes[at])
+    messages, sums = (_spread(part, used, len(named)) for part in (table, gross))
+    low, high, size = np.zeros((3, count, messages.shape[1]))
+    low[chosen], high[chosen], size[chosen] = _extremes(own, mass[chosen], rows, messages)
+    if folded:  # what was summed may be far larger than the sums
+        size[chosen] = _extremes(own, mass[chosen], rows, sums)[2]
     offset, magnitude = (_spread(part, at, count) for part in (fixed, weight))
-    low, high, size = (np.zeros((count, messages.shape[1])) for _ in range(3))
-    low[chosen], high[chosen], size[chosen] = _extremes(
-        ends[chosen], mass[chosen], rows, messages, sums
-    )
     size += magnitude
-    longest = max(messages.shape[1], aggregate.contributions.shape[2]) + aggregate.num_groups
-    slack = ROUNDING * longest * size
+    slack = ROUNDING * (max(messages.shape[1], aggregate.contributions.shape[2]) + groups) * size
     return Base(
         lowered=lowered,
         widths=lowered.graph.widths(),
         num_classes=exposure.frozen_logits.shape[2],
         folded=folded,
-        nodes=recipients.numpy(),
+        nodes=nodes.numpy(),
         ends=ends,
         mass=mass,
         rows=rows,
@@ -139,70 +147,33 @@ def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
     )
 
 
-def _beginning(
-    aggregate: Exposure, folded: Sequence[Linear], at: Tensor, used: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """h of the rows ``used`` and o of the recipients ``at`` after what is folded, each with the
-    largest sums behind it: h, its sums, o, its sums."""
-    nodes = aggregate.recipients.cpu()[at]
-    table = aggregate.contributions[0].cpu()[used].double()
-    fixed = aggregate.fixed_logits[0].cpu()[nodes].double()
-    gross, weight = table.abs(), fixed.abs()
-    for operation in folded:
-        weight = operation.size([weight], nodes)
-        gross = operation.linear([gross], nodes, "abs")
-        fixed = operation.evaluate([fixed], nodes)
-        table = operation.linear([table], nodes)
-    return table, gross, fixed, weight
-
-
-def _used(ends: Integers, rows: NDArray[np.int32], count: int) -> Tensor:
-    """The rows of contributions that the terms of these recipients name."""
-    named = np.zeros(count, bool)
-    for first, last in zip(ends[:, 0].tolist(), ends[:, -1].tolist(), strict=True):
-        named[rows[first:last]] = True
-    return torch.from_numpy(np.flatnonzero(named))
-
-
 def _spread(part: Tensor, index: Tensor, count: int) -> Floats:
     """Rows at their places among ``count``; the others, which nobody asks for, are zero."""
     if len(index) == count:
         return np.ascontiguousarray(part.numpy())
-    full = torch.zeros(count, part.shape[1], dtype=torch.float64)
-    full[index] = part
-    return full.numpy()
+    return torch.zeros(count, part.shape[1], dtype=part.dtype).index_copy(0, index, part).numpy()
 
 
 def _extremes(
-    ends: Integers, mass: Floats, rows: NDArray[np.int32], table: Floats, gross: Floats
+    ends: Integers, mass: Floats, rows: NDArray[np.int32], table: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Smallest and largest Σ λ h, and what the sums behind them come to at most."""
-    shape = (len(ends), table.shape[1])
-    low, high, size = np.empty(shape), np.empty(shape), np.empty(shape)
+    """The smallest, largest and largest absolute Σ λ h, channel by channel."""
+    low, high, size = np.empty((3, len(ends), table.shape[1]))
     extremes(ends, mass, rows, table, low, high, size)
-    if gross is not table:  # what was summed may be far larger than the sums
-        extremes(ends, mass, rows, gross, np.empty(shape), np.empty(shape), size)
     return low, high, size
 
 
 def _fold(lowered: Lowered) -> tuple[Lowered, tuple[Linear, ...]]:
     """Take operations off the beginning while one alone reads the aggregate and is linear."""
-    operations, folded, widths = (
-        list(lowered.graph.operations),
-        list[Linear](),
-        [lowered.graph.width],
-    )
-    while operations and not lowered.reason and len(operations) > 1:
+    operations, width, folded = list(lowered.graph.operations), lowered.graph.width, list[Linear]()
+    while len(operations) > 1 and not lowered.reason:
         readers = [k for k, op in enumerate(operations) if 0 in op.inputs]
         first = operations[readers[0]] if len(readers) == 1 else None
-        shared = isinstance(first, Scale) and first.factor.dim() == 1
-        if not (shared or isinstance(first, Affine | Select)):
+        if not isinstance(first, Affine | Select | Scale) or "factor" in first.by_node():
             break
-        assert isinstance(first, Linear)
         folded.append(first)
-        widths.append(first.width(widths[-1:]))
-        operations = without(operations, readers[0])
-    graph = HeadGraph(widths[-1], tuple(operations))
+        width, operations = first.width([width]), without(operations, readers[0])
+    graph = HeadGraph(width, tuple(operations))
     scale = lowered.scale if lowered.scale is None else lowered.scale - len(folded)
     return replace(lowered, graph=graph, scale=scale), tuple(folded)
 
@@ -230,16 +201,13 @@ def subdivided(base: Base, position: Integers, halvings: Sequence[tuple[Halving,
     table = base.table[base.rows[terms]]
     halve(begins, *_flat(halvings), table)
     local, mass = ends - ends[:, :1] + begins[:-1, None], base.mass[position]
-    rows = np.arange(len(table), dtype=np.int32)
-    fixed, size = base.fixed[position], base.size[position]
-    low, high = np.empty_like(fixed), np.empty_like(fixed)
-    extremes(local, mass, rows, table, low, high, np.empty_like(fixed))
+    rows, fixed = np.arange(len(table), dtype=np.int32), base.fixed[position]
+    low, high, _ = _extremes(local, mass, rows, table)
     slack = base.slack[position]  # a corner is off by no more than what it is a mean of
     return replace(
         base, nodes=base.nodes[position], ends=local, mass=mass, rows=rows,
-        sources=base.sources[base.rows[terms]], table=table, fixed=fixed,
-        low=low + fixed - slack, high=high + fixed + slack, size=size,
-        slack=slack,
+        sources=base.sources[base.rows[terms]], table=table, fixed=fixed, low=low + fixed - slack,
+        high=high + fixed + slack, size=base.size[position], slack=slack,
     )  # fmt: skip
 
 
@@ -384,24 +352,6 @@ class Relaxed:
     lift: int | None = None
     """The first of a Root's channels among the lifts; None where it has none."""
 
-    @classmethod
-    def of(
-        cls,
-        operation: Curved,
-        box: Sequence[Interval],
-        lines: tuple[Slopes, Slopes],
-        top: Tensor | None = None,
-        lift: int | None = None,
-    ) -> Relaxed:
-        """An operation with lines of these slopes; ``top`` [B, k] is a Root's largest value."""
-        above, below = lines
-        lower, higher = operation.gaps(below, box)
-        if above is not below:
-            higher = operation.gaps(above, box)[1]
-        if top is not None:
-            higher = top if lift is None else torch.zeros_like(top)
-        return cls(operation, tuple(box), above, below, higher, lower, lift)
-
     def chosen(self, coefficients: Tensor) -> Slopes:
         """Per unit the slopes that an upper bound with these coefficients [B, k] uses."""
         if self.above is self.below:
@@ -539,13 +489,19 @@ class Region:
 
     def line(self, number: int, at: Sequence[Tensor]) -> Relaxed:
         """One operation's lines, tight where its inputs are ``at``."""
-        return self.with_slopes(number, self.curved(number).lines(self.boxes[number], at))
+        return self.with_slopes(number, *self.curved(number).lines(self.boxes[number], at))
 
-    def with_slopes(self, number: int, lines: tuple[Slopes, Slopes]) -> Relaxed:
-        """One operation's lines of these slopes above and below."""
-        top, lift = self.tops.get(number), self.lift_of.get(number)
-        high = None if top is None else top.high
-        return Relaxed.of(self.curved(number), self.boxes[number], lines, high, lift)
+    def with_slopes(self, number: int, above: Slopes, below: Slopes) -> Relaxed:
+        """One operation's lines of these slopes."""
+        operation, box = self.curved(number), self.boxes[number]
+        lower_, higher = operation.gaps(below, box)
+        if above is not below:
+            higher = operation.gaps(above, box)[1]
+        lift = self.lift_of.get(number)
+        if number in self.tops:  # of a Root the largest value, or what the lifts say
+            top = self.tops[number].high
+            higher = top if lift is None else torch.zeros_like(top)
+        return Relaxed(operation, box, above, below, higher, lower_, lift)
 
     def curved(self, number: int) -> Curved:
         """A curved operation by its number."""
@@ -611,19 +567,11 @@ class Region:
         functions = held.get(0, coefficients.new_zeros(1, rows, self.base.width))
         weighed = weighed + _dot(functions.abs(), self.sizes[0]) + constant.abs()
         functions = functions.expand(len(self), -1, -1).contiguous()
-        linear = LinearBound(functions, lifted, constant, slopes, seen, weighed)
-        empty = np.diff(self.begins) == 0
-        return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
-
-    def _without_terms(self, linear: LinearBound, empty: NDArray[np.bool_]) -> LinearBound:
-        """Where there are no terms to lift, a Root's coefficient meets its one value."""
-        high = torch.zeros(len(self), self.lifts.shape[1], dtype=torch.float64)
-        for number, first in self.lift_of.items():
-            top = self.tops[number].high
-            high[:, first : first + top.shape[1]] = top
-        alone = _dot(linear.lifted, high) * torch.from_numpy(empty).unsqueeze(1)
-        constant = linear.constant + alone
-        return replace(linear, constant=constant)
+        if self.lift_of and (empty := np.diff(self.begins) == 0).any():
+            # Where there are no terms to lift, a Root's coefficient meets its one value.
+            high = torch.cat([self.tops[number].high for number in self.lift_of], dim=1)
+            constant = constant + _dot(lifted, high) * torch.from_numpy(empty).unsqueeze(1)
+        return LinearBound(functions, lifted, constant, slopes, seen, weighed)
 
     def largest(self, linear: LinearBound) -> Tensor:
         """[B, R]: the largest value of linear functions over the admissible aggregates, rounded
@@ -782,7 +730,7 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
         graph(at, nodes)
         for at in (torch.from_numpy(points), torch.zeros(points.shape, dtype=torch.float64))
     )
-    plain = Root((), operation.size, 0.0, 0.0)
+    plain = replace(operation, offset=0.0, floor=0.0)
     length = torch.where(main, operation.evaluate([x], nodes), plain.evaluate([x - zero], nodes))
     length = length + slack[torch.from_numpy(owner)]
     best = np.zeros((*centre.shape[:2], length.shape[1]))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +36,10 @@ from gnn_repair.exposure.heads.operations import (
     Root,
     Slopes,
     lower,
+    needed,
 )
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.problems import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers, entries_of
 
 if TYPE_CHECKING:
     from gnn_repair.oracle.solution import Solution
@@ -69,12 +71,9 @@ class ProofCase:
 def inner_of(graph: HeadGraph) -> list[int]:
     """The curved operations whose lines are needed to find intervals: those that a later one
     depends on, and lengths."""
-    needed, operations = set[int](), graph.operations
-    for k in range(len(operations) - 1, -1, -1):
-        if k + 1 in needed or isinstance(operations[k], Curved):
-            needed.update(operations[k].inputs)
-    curved = [k for k, op in enumerate(operations) if isinstance(op, Curved)]
-    return [k for k in curved if k + 1 in needed or isinstance(operations[k], Root)]
+    curved = [(k, op) for k, op in enumerate(graph.operations) if isinstance(op, Curved)]
+    read = needed(graph.operations, {i for _, op in curved for i in op.inputs})
+    return [k for k, op in curved if k + 1 in read or isinstance(op, Root)]
 
 
 class ProofForm:
@@ -157,27 +156,30 @@ class Proofs:
     def of(cls, cases: Sequence[Sequence[ProofCase]], shape: tuple[int, int]) -> Proofs:
         """Pack the cases of each of L bounds; ``shape`` is C and U."""
         flat = [case for own in cases for case in own]
-        weights, slopes = np.empty((len(flat), shape[0])), np.empty((len(flat), shape[1]))
-        rows, part = dict[bytes, int](), np.empty(len(flat), np.int64)
-        entries, ends = list[tuple[int, int, int, float]](), [0]
-        for k, case in enumerate(flat):
-            weights[k], slopes[k] = case.weights, case.slopes
-            part[k] = rows.setdefault(case.inner.tobytes(), len(rows))
-            entries += [*case.splits, *((-1 - i, j, side, 0.0) for i, j, side in case.halvings)]
-            ends.append(len(entries))
+        rows, part, entries = dict[bytes, int](), list[int](), list[list[Split]]()
+        for case in flat:
+            part.append(rows.setdefault(case.inner.tobytes(), len(rows)))
+            halvings = ((-1 - i, j, side, 0.0) for i, j, side in case.halvings)
+            entries.append([*case.splits, *halvings])
         inner = np.stack([np.frombuffer(row) for row in rows]) if rows else np.empty((0, 0))
-        operation, unit, sign, beta = zip(*entries, strict=True) if entries else ((), (), (), ())
+        indptr, splits = (
+            np.append(0, np.cumsum([len(own) for own in owners], dtype=np.int64))
+            for owners in (cases, entries)
+        )
+        columns = [*zip(*(entry for own in entries for entry in own), strict=True)] or [()] * 4
+        types: tuple[Any, ...] = (np.int64, np.int64, np.int8, np.float64)
+        operation, unit, sign, beta = map(np.array, columns, types)
         return cls(
-            np.append(0, np.cumsum([len(own) for own in cases], dtype=np.int64)),
-            weights,
-            slopes,
-            np.array(ends, np.int64),
-            np.array(operation, np.int64),
-            np.array(unit, np.int64),
-            np.array(sign, np.int8),
-            np.array(beta, np.float64),
+            indptr,
+            np.array([case.weights for case in flat]).reshape(-1, shape[0]),
+            np.array([case.slopes for case in flat]).reshape(len(flat), shape[1]),
+            splits,
+            operation,
+            unit,
+            sign,
+            beta,
             inner,
-            part,
+            np.array(part, np.int64),
         )
 
     def cases(self, i: int) -> list[ProofCase]:
@@ -195,12 +197,14 @@ class Proofs:
 
     def take(self, chosen: Integers) -> Proofs:
         """The proofs of some of the bounds, in that order."""
-        cases, indptr = _entries(self.indptr, chosen)
-        entries, splits = _entries(self.splits, cases)
-        by_case = {name: getattr(self, name)[cases] for name in ("weights", "slopes", "part")}
-        names = ("operation", "unit", "sign", "multiplier")
-        by_entry = {name: getattr(self, name)[entries] for name in names}
-        return replace(self, indptr=indptr, splits=splits, **by_case, **by_entry)
+        cases = entries_of(self.indptr, chosen)
+        entries = entries_of(self.splits, cases)
+        arrays = {name: getattr(self, name)[cases] for name in ("weights", "slopes", "part")}
+        for name in ("operation", "unit", "sign", "multiplier"):
+            arrays[name] = getattr(self, name)[entries]
+        for name, owners in (("indptr", chosen), ("splits", cases)):
+            arrays[name] = np.append(0, np.cumsum(np.diff(getattr(self, name))[owners]))
+        return replace(self, **arrays)
 
     def arrays(self) -> dict[str, Any]:
         """The arrays by name, to be written."""
@@ -223,13 +227,6 @@ class Proofs:
         inside = bool(((self.part >= 0) & (self.part < len(self.inner))).all())
         whole = len(self.slopes) == cases == len(self.part) and len(sizes) == 1
         return ends and rising and whole and inside and self.inner.ndim == 2
-
-
-def _entries(ends: Integers, chosen: Integers) -> tuple[Integers, Integers]:
-    """The entries of the chosen segments one after another, and where each now ends."""
-    counts = np.diff(ends)[chosen]
-    indptr = np.append(0, np.cumsum(counts))
-    return np.repeat(ends[chosen] - indptr[:-1], counts) + np.arange(indptr[-1]), indptr
 
 
 Array = NDArray[Any]
@@ -304,13 +301,14 @@ def _of_the_model(
 
 def _node(aggregate: Exposure, mass: list[float], position: int) -> Part:
     """All λ of one recipient."""
-    first, groups = position * len(mass), []
-    ends = aggregate.segments[first : first + len(mass) + 1].tolist()
-    for m, low, high in zip(mass, ends[:-1], ends[1:], strict=True):
-        if low < high:
-            groups.append((m, aggregate.contributions[0, aggregate.rows[low:high].long()].numpy()))
+    ends = aggregate.segments[position * len(mass) :][: len(mass) + 1].tolist()
+    groups = tuple(
+        (m, aggregate.contributions[0, aggregate.rows[low:high].long()].numpy())
+        for m, (low, high) in zip(mass, pairwise(ends), strict=True)
+        if low < high
+    )
     number = int(aggregate.recipients[position])
-    return Part(number, aggregate.fixed_logits[0, number].numpy(), tuple(groups))
+    return Part(number, aggregate.fixed_logits[0, number].numpy(), groups)
 
 
 Assumed = tuple[dict[tuple[int, int], int], tuple[Halving, ...]]
@@ -334,14 +332,10 @@ def _covered(assumed: Sequence[Assumed]) -> bool:
         sides = [[(signs, rest[1:]) for signs, rest in assumed if rest[0][2] == s] for s in (-1, 1)]
         return all(map(_covered, sides))
     for unit in set.intersection(*(set(signs) for signs, _ in assumed)) if assumed else ():
-        sides = [
-            [
-                ({u: own for u, own in signs.items() if u != unit}, rest)
-                for signs, rest in assumed
-                if signs[unit] == s
-            ]
-            for s in (-1, 1)
-        ]
+        sides = [[], []]
+        for signs, rest in assumed:
+            others = {u: own for u, own in signs.items() if u != unit}
+            sides[signs[unit] > 0].append((others, rest))
         return all(map(_covered, sides))
     return False
 
@@ -727,10 +721,9 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
 
 
 def _margins(solution: Solution, logits: Tensor, chosen: Integers) -> Floats:
-    rows = logits[torch.from_numpy(solution.recipient[chosen])].numpy().copy()
+    rows = logits.numpy()[solution.recipient[chosen]]
     place = np.arange(len(rows)), solution.target[chosen]
-    own = rows[place]
-    rows[place] = -np.inf
+    own, rows[place] = rows[place], -np.inf
     return np.asarray(own - rows.max(1))
 
 

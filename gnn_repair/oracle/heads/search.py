@@ -126,7 +126,7 @@ def parts_with(region: Region, slopes: SlopesOf) -> dict[int, Relaxed]:
         operation, given = region.curved(number), slopes[number]
         if isinstance(operation, Root):
             given = (operation.within(given[0]),)
-        parts[number] = region.with_slopes(number, (given, given))
+        parts[number] = region.with_slopes(number, given, given)
     return parts
 
 
@@ -156,8 +156,8 @@ TINY = 1e-12
 class Cuts:
     """All linear bounds of the rounds so far, for the same B LPs."""
 
-    def __init__(self, region: Region, target: Integers) -> None:
-        self.region, self.target = region, target
+    def __init__(self, region: Region) -> None:
+        self.region = region
         self.games: list[Game] = []
         self.mixtures: list[Tensor] = []
         """[B, R, C] each: the rivals' weights behind each bound."""
