@@ -266,7 +266,6 @@ class Solution:
 
     def _witness(self, i: int) -> Witness:
         part = slice(self.indptr[i], self.indptr[i + 1])
-        cases = 0 if self.proofs is None else int(np.diff(self.proofs.indptr[i : i + 2])[0])
         return Witness(
             member=int(self.member[i]),
             subject=self.subject(i),
@@ -281,13 +280,10 @@ class Solution:
             sources=self.named(self.sources[part]),
             groups=self.groups[part],
             rival_weights=None if self.rival_weights is None else self.rival_weights[i],
-            cases=cases,
-            replayed=self.replayed,
+            cases=0 if self.proofs is None else int(np.diff(self.proofs.indptr)[i]),
             wanted=None if self.wanted is None else bool(self.wanted[i]),
-            threshold=self.threshold,
             reason=self.reasons.get(i, ""),
-            scope=self.scope,
-            names=self.names,
+            **{name: getattr(self, name) for name in ("replayed", "threshold", "scope", "names")},
         )
 
     def taken(self, chosen: Integers) -> Solution:

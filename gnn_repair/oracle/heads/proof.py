@@ -15,7 +15,7 @@ whatever numbers a proof holds, what is recomputed from them is true.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -230,10 +230,14 @@ class Proofs:
 
 
 Array = NDArray[Any]
+NONE: Mapping[int, Tensor] = {}
 Line = tuple[Slopes, Slopes, Tensor, Tensor]
 """Slopes [Q, k] above and below, one tensor per input, and what is added to each, [Q, k]."""
 HUGE = 1e100
 """Numbers from here on are not gone on with: their products would overflow."""
+QUOTIENTS = 3
+"""Values of a quotient that are tried: the first halves what dividing by the smallest length leaves
+open, and the third hardly moves it."""
 TOGETHER = 1 << 21
 """Numbers of coefficients that parts of nodes bounded side by side may have (16 MB)."""
 
@@ -278,20 +282,14 @@ def proved_bounds(
         with np.errstate(all="ignore"):  # what overflows proves nothing, and is found to
             work = Recomputation(lowered.graph, form, [parts[key] for key in chosen])
             at, numbers = (np.array([entry[k] for entry in entries]) for k in (0, 1))
-            raw = work.bounds(at, [case for *_, case in entries], target[numbers])
-            bound = _of_the_model(raw, lowered, work.ranges, at, exposure.frozen_logits.shape[2])
+            raw = work.bounds(at, [case for *_, case in entries], target[numbers], lowered.scale)
+            bound = _of_the_model(raw, lowered, exposure.frozen_logits.shape[2])
         np.maximum.at(found, numbers, bound)
     return found
 
 
-def _of_the_model(
-    raw: Floats, lowered: Lowered, ranges: list[Interval], at: Integers, classes: int
-) -> Floats:
+def _of_the_model(raw: Floats, lowered: Lowered, classes: int) -> Floats:
     """Bounds of the lowered head's margins as bounds of the head's own, rounded up."""
-    if lowered.scale is not None:  # σ times the margin
-        length = ranges[lowered.scale]
-        low, high = (end.numpy()[at, 0].clip(min=0.0) for end in (length.low, length.high))
-        raw = np.where(raw > 0, raw / low, raw / high)
     if lowered.squashed:
         # p_c − p_r ≤ tanh(m / 2) for a win by m in logits; a loss is against a p_r ≥ 1 / C.
         lost = np.expm1(np.minimum(raw, 0.0)) / classes
@@ -510,11 +508,13 @@ class Recomputation:
         rows: Tensor,
         lines: dict[int, Line],
         at: Any = slice(None),
-        pushes: dict[int, Tensor] | None = None,
+        pushes: Mapping[int, Tensor] = NONE,
+        more: Mapping[int, Tensor] = NONE,
     ) -> tuple[Tensor, Tensor, dict[int, Tensor], Tensor]:
-        """rows [Q or 1, R, k] · value ≤ functions [Q, R, D] · a + constant [Q, R] + heights of
-        Roots, for the parts ``at``; and Σ |rows| M on the way, which rounding is relative to."""
-        held, heights = {value: rows}, dict[int, Tensor]()
+        """rows [Q or 1, R, k] · value, and ``more`` of earlier values, ≤ functions [Q, R, D] · a +
+        constant [Q, R] + heights of Roots, for the parts ``at``; and Σ |rows| M on the way, which
+        rounding is relative to."""
+        held, heights = {value: rows, **more}, dict[int, Tensor]()
         constant, weighed = rows.new_zeros(1, rows.shape[1]), rows.new_zeros(1, rows.shape[1])
         for k in range(value - 1, -1, -1):
             outer, operation = held.pop(k + 1, None), self.operations[k]
@@ -536,7 +536,7 @@ class Recomputation:
                 else:
                     constant = constant + _dot(up, higher)
                 carried = operation.carried(up, down, above, below)
-                if pushes is not None and k in pushes:
+                if k in pushes:
                     carried[0] = carried[0] + pushes[k]
                     weighed = weighed + _dot(pushes[k].abs(), self.sizes[operation.inputs[0]][at])
                 for i, part in zip(operation.inputs, carried, strict=True):
@@ -571,8 +571,11 @@ class Recomputation:
                     out[q] += up[q] @ self.tops[k][b].numpy()
         return torch.from_numpy(out)
 
-    def bounds(self, at: Array, cases: Sequence[ProofCase], target: Array) -> Floats:
-        """[Q]: what the certificates of cases prove about targets' margins in the parts ``at``."""
+    def bounds(
+        self, at: Array, cases: Sequence[ProofCase], target: Array, scale: int | None
+    ) -> Floats:
+        """[Q]: what the certificates of cases prove about targets' margins in the parts ``at``, of
+        outputs that are σ times the logits where the value ``scale`` is σ."""
         weights = np.clip(np.stack([case.weights for case in cases]), 0.0, None)
         weights[np.arange(len(at)), target] = 0.0
         rows, total = -weights, torch.from_numpy(weights.sum(1))
@@ -586,8 +589,41 @@ class Recomputation:
                 added[self.form.curved[place]][q, 0, unit] = sign * max(beta, 0.0)
         pushes = {k: torch.from_numpy(push) for k, push in added.items()}
         outputs, given = len(self.operations), torch.from_numpy(rows).unsqueeze(1)
-        found = self._largest(*self._walk(outputs, given, lines, at, pushes), at)[:, 0] / total
-        return torch.where(self.lost[at] | found.isnan(), torch.inf, found).numpy()
+
+        def largest(more: Mapping[int, Tensor] = NONE) -> Tensor:
+            walked = self._walk(outputs, given, lines, at, pushes, more)
+            found = self._largest(*walked, at)[:, 0] / total
+            return torch.where(self.lost[at] | found.isnan(), torch.inf, found)
+
+        raw = largest()
+        if scale is None:
+            return raw.numpy()
+        length = self.ranges[scale].take(torch.from_numpy(at))
+        return _divided(
+            raw, length, lambda t: largest({scale: (-t * total)[:, None, None]})
+        ).numpy()
+
+
+def _divided(raw: Tensor, length: Interval, largest: Callable[[Tensor], Tensor]) -> Tensor:
+    """[Q]: bounds of margins m, given those of σ m, the interval of σ, and bounds of σ (m − t)."""
+    low, high = (end[:, 0].clamp(min=0.0) for end in (length.low, length.high))
+    trial = raw / low
+    bound = torch.where(raw > 0, trial, raw / high)
+    ends, values = [torch.zeros_like(raw)] * 2, [raw, raw]
+    for _ in range(QUOTIENTS):
+        value = largest(trial)
+        bound = torch.where(value <= 0, torch.minimum(bound, trial), bound)
+        for side, own in enumerate(((value > 0) & value.isfinite(), value <= 0)):
+            ends[side] = torch.where(own, trial, ends[side])
+            values[side] = torch.where(own, value, values[side])
+        # The largest σ (m − t) is convex in t: between a t where it is at most ``over`` > 0 and
+        # one where it is at most ``under`` ≤ 0 it is at most the line, and m ≤ t where that is 0.
+        (first, last), (over, under) = ends, values
+        middle = (last * over - first * under) / (over - under)
+        middle = middle + 4 * ROUNDING * middle.abs()
+        known = (over > 0) & (under <= 0) & middle.isfinite()
+        trial = bound = torch.where(known, torch.minimum(bound, middle), bound)
+    return bound
 
 
 def _dot(rows: Tensor, constants: Tensor) -> Tensor:
