@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import reach, solve
-from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
+from gnn_repair.oracle import confusion_by_reach, reach, solve, source_ranking
 from tests.campaigns.lp_families import Numbers, exposure_of
 
 

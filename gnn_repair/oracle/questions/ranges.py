@@ -156,16 +156,11 @@ class ValueRange:
         import pandas as pd
 
         lower, upper = self.lower, self.upper
-        frame: dict[str, Any] = {
-            **lower.subjects(),
-            "value": self.frozen,
-            "low": self.low,
-            "high": self.high,
-        }
+        ends = {"value": self.frozen, "low": self.low, "high": self.high}
         if not self.exact:
-            frame |= {"low_bound": self.low_bound, "high_bound": self.high_bound}
+            ends |= {"low_bound": self.low_bound, "high_bound": self.high_bound}
         messages = {"messages_low": lower.key_messages(), "messages_high": upper.key_messages()}
-        return pd.DataFrame({**frame, **messages})
+        return pd.DataFrame({**lower.subjects(), **ends, **messages})
 
     def __getitem__(self, index: slice) -> ValueRange:
         if not isinstance(index, slice):
@@ -280,7 +275,10 @@ def _rounds(
     for _ in range(ROUNDS):
         part = solve_part(exposure, chosen, output, limit.clone(), effort)
         parts.append(part)
-        best = _better(best, _shifted(joined(exposure, [part], chosen, 0.0), limit.numpy(), sign))
+        found = joined(exposure, [part], chosen, 0.0)
+        moved = sign * limit.numpy()[found.node]  # margins against zero, not against the limit
+        found = replace(found, margin=found.margin + moved, bound=found.bound + moved)
+        best = found if best is None else _better(best, found)
         wide = np.isfinite(best.bound) & (best.gap > CLOSE * (1 + np.abs(best.margin)))
         if not wide.any():
             break
@@ -291,17 +289,9 @@ def _rounds(
     return best, parts
 
 
-def _shifted(solution: Solution, limit: Floats, sign: float) -> Solution:
-    """Margins against zero of questions that were asked against ``limit``."""
-    moved = sign * limit[solution.node]
-    return replace(solution, margin=solution.margin + moved, bound=solution.bound + moved)
-
-
-def _better(old: Solution | None, new: Solution) -> Solution:
-    """Of each question the larger margin with its λ, and the smaller bound."""
-    if old is None:
-        return new
-    # Some of the same questions, in the same order.
+def _better(old: Solution, new: Solution) -> Solution:
+    """Of each question the larger margin with its λ, and the smaller bound; ``new`` are some of the
+    same questions, in the same order."""
     place, bound = np.flatnonzero(np.isin(old.recipient, new.recipient)), old.bound.copy()
     bound[place] = np.minimum(bound[place], new.bound)
     larger = np.flatnonzero(new.margin > old.margin[place])

@@ -13,7 +13,7 @@ from benchmarks.heads import HEADS, head_exposure, trained
 from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import solve
-from gnn_repair.oracle.heads.polytope import base_of
+from gnn_repair.oracle.heads.bound import base_of
 from tests.helpers.oracle.head_cases import tailed
 from tests.helpers.oracle.head_graph import small_graph
 from tests.helpers.oracle.head_references import exact, triangle

@@ -14,8 +14,7 @@ from gnn_repair.oracle import (
     reach,
     solve,
 )
-from gnn_repair.oracle.heads.check import covers
-from gnn_repair.oracle.heads.proof import ProofCase
+from gnn_repair.oracle.heads.proof import ProofCase, covers
 from gnn_repair.oracle.solution import Solution
 from tests.helpers.oracle.head_cases import CLASSES, NODES, tailed
 

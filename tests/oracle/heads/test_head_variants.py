@@ -22,7 +22,7 @@ from gnn_repair.oracle import (
     summarise,
     value_range,
 )
-from gnn_repair.oracle.heads.nearest import Ball
+from gnn_repair.oracle.questions.nearest import Ball
 from tests.helpers.oracle.head_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
 
 STEPS = 80

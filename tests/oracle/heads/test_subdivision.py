@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from gnn_repair.oracle import solve
-from gnn_repair.oracle.heads.bound import region_of
+from gnn_repair.oracle.heads.bound import base_of, original_shares, region_of, subdivided
 from gnn_repair.oracle.heads.branch import corner_points
-from gnn_repair.oracle.heads.polytope import base_of, original_shares, subdivided
 from tests.helpers.oracle.head_cases import tailed
 
 

@@ -14,9 +14,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads import search
-from gnn_repair.oracle.heads.bound import region_of
+from gnn_repair.oracle.heads.bound import base_of, region_of
 from gnn_repair.oracle.heads.branch import Leaf, Tree, bounded
-from gnn_repair.oracle.heads.polytope import base_of
 from gnn_repair.oracle.solution import Solution
 from tests.helpers.oracle.head_cases import (
     CLASSES,
