@@ -39,6 +39,7 @@ from gnn_repair.exposure.calling import (
     read_output,
 )
 from gnn_repair.exposure.from_backbone import expose_frozen
+from gnn_repair.exposure.heads.building import AS_REAL
 from gnn_repair.exposure.heads.head import affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import (
     TAKEN_OFF,
@@ -510,6 +511,10 @@ class Exposing:
         self, analysis: Analysis, sites: list[FinalSite], size: int
     ) -> list[FinalSite]:
         """The sites behind which no operation mixes nodes and gives each a number of its own."""
+        for site in sites:
+            if analysis.value(site.value).dtype.is_complex:
+                where = self.where(analysis.record.steps[site.step].module)
+                raise ExposureRefused(f"{where} sums up complex numbers; {AS_REAL}")
         for place in analysis.mixing_after(sites, self.outputs):
             step = analysis.record.steps[place]
             shape = analysis.value(step.result).shape
@@ -578,10 +583,11 @@ class Exposing:
         try:
             return mixture.with_head(head, frozen, replay=replay), replay
         except InputError as error:
-            raise ExposureRefused(
-                f"{error}: the same sums in another order change them, for {logits.dtype} is "
-                "too coarse for what the model computes; pass model.double() and double data"
-            ) from error
+            told = coarse_words(found.analysis.record) or (
+                f"the same sums in another order change them, for {logits.dtype} is too coarse for "
+                "what the model computes; pass model.double() and double data"
+            )
+            raise ExposureRefused(f"{error}: {told}") from error
 
     def _mixture(
         self, found: Captured, values: tuple[Tensor, Tensor], embedding: Tensor | None,
@@ -726,7 +732,7 @@ class Exposing:
             raise ExposureRefused(
                 f"run with reweighted messages in {names} the model differs from what was read off "
                 f"it by {residual:.1e} of what they move, more than {limit:.0e}; "
-                + excused(residual, logits.dtype)
+                + (coarse_words(replay.record) or excused(residual, logits.dtype))
             )
         return residual
 
@@ -813,6 +819,7 @@ IN_ORDER = (
 ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
 """Operations that add up rows."""
 SUMS = "only sums, means and attention can be reweighted"
+AS_ONE_SUM = "write it as one sum over messages"
 
 
 def why_nothing(
@@ -845,13 +852,19 @@ def why_nothing(
             )
         last = (named or several)[-1]
         what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
+        if any(analysis.value(number).dtype.is_complex for number in (*last.reads, *last.outs)):
+            return f"{what} of complex numbers; {AS_REAL}"
+        if last.reduction is None and "batch_norm" in last.name:
+            return f"{what}, whose statistics are those of all nodes; give it running statistics"
+        if last.reduction is None and last.name in ("add", "sub", "mul"):
+            return f"{what}, one row at a time; {AS_ONE_SUM}"
         if last.reduction is None and last.name in ADDING:
             return f"{what} into rows that stand for no {noun} (clusters, attention heads); {SUMS}"
         if last.reduction is None:
             return f"{what}, no weighted sum of messages; {SUMS}"
         return (
             f"{what}, and the result has no row for every {noun}: it sums for one {noun} at a "
-            "time, or rows that are no nodes; write it as one sum over messages"
+            f"time, or rows that are no nodes; {AS_ONE_SUM}"
         )
     graph = subject.graph
     if graph is not None:
@@ -863,9 +876,13 @@ def why_nothing(
             f"what {name} sums up leaves PyTorch on the way to the logits (numpy, Python numbers), "
             "or does not reach them, so it cannot be followed"
         )
+    for place in analysis.moved_in([], size):
+        step = analysis.record.steps[place]
+        what = f"{titled(modules, step.module)} puts rows of other {noun}s into a {noun}'s by"
+        return f"{what} {operation_of(step)}; {AS_ONE_SUM}"
     told = (
-        f"no aggregation happens in {name}'s forward: none of its operations lets one {noun}'s "
-        "numbers into another's"
+        f"no aggregation happens in {name}'s forward: none of its PyTorch operations lets one "
+        f"{noun}'s numbers into another's"
     )
     for field_name in field_names(subject.data):
         if _holds_graph(field(subject.data, field_name), subject.data, size):
@@ -908,6 +925,14 @@ def broken_words(step: RecordedStep, where: Callable[[str], str], dtype: torch.d
     return (
         f"{where(step.module)} leaves the numbers that `{step.name}` is made for, or overflows "
         f"{dtype}; clamp what it reads, or pass model.double() and double data"
+    )
+
+
+def coarse_words(record: Record) -> str:
+    """What to say of a model that computes in half precision inside."""
+    half = {v.dtype for v in record.values if v.live} & {torch.float16, torch.bfloat16}
+    return "".join(
+        f"it computes in {t} inside; have it compute in float32 or float64" for t in half
     )
 
 

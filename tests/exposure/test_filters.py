@@ -245,3 +245,32 @@ def test_a_wrong_filter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "polynomial", wrong)
     with pytest.raises(ExposureRefused, match="differs from what was read off it by"):
         expose(model, plain())
+
+
+class HopsAddedUp(nn.Module):
+    """Â x + Â² x + Â³ x, added up in another way each."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.lin = how, nn.Linear(5, 4)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        h = self.lin(x)
+        hops = [adj @ h, adj @ (adj @ h), adj @ (adj @ (adj @ h))]
+        if self.how == "sum of a list":
+            return sum(hops)  # type: ignore[return-value]
+        out = torch.zeros_like(h)
+        for hop in hops:
+            out = out.add_(hop) if self.how == "in place" else out + hop
+        return out
+
+
+@pytest.mark.parametrize("how", ["from zeros", "in place", "sum of a list"])
+def test_hops_that_are_added_up_from_zero_are_one_filter(how: str) -> None:
+    torch.manual_seed(0)
+    exposure = expose(HopsAddedUp(how).double(), {"x": plain().x.double(), "adj": hop()})
+    dense = torch.zeros(NODES, NODES, dtype=torch.float64)
+    owner = torch.repeat_interleave(exposure.segments.diff())
+    dense[owner, exposure.sources[exposure.rows.long()].long()] = exposure.coefficients[0]
+    assert exposure.num_groups == 1
+    torch.testing.assert_close(dense, power(1) + power(2) + power(3))

@@ -104,3 +104,30 @@ def test_whatever_moves_a_node_is_in_the_mixture_or_named(name: str) -> None:
     except ExposureRefused:
         return
     assert not found
+
+
+class LoopOverEdges(nn.Module):
+    """A layer that adds one row at a time to a table of zeros, and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.lin = nn.Linear(5, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.enter(x)
+        out = torch.zeros_like(h)
+        for source, target in edge_index.t().tolist():
+            out[target] += h[source]
+        sent = self.lin(out.tanh())[edge_index[0]]
+        return torch.zeros(len(x), 4, dtype=x.dtype).index_add(0, edge_index[1], sent)
+
+
+def test_rows_that_python_adds_one_by_one_are_an_earlier_layer() -> None:
+    torch.manual_seed(0)
+    data = graph()
+    data = Data(x=data.x, edge_index=data.edge_index[:, data.edge_index[1] != 3])
+    exposure = expose(LoopOverEdges().double(), data)
+    assert [str(part) for part in exposure.held] == ["the forward of LoopOverEdges (add)"]
+    owner = torch.repeat_interleave(exposure.segments.diff())
+    told = torch.stack([exposure.sources[exposure.rows.long()].long(), owner])
+    assert sorted(told.t().tolist()) == sorted(data.edge_index.t().tolist())

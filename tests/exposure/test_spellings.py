@@ -6,6 +6,7 @@ that what an exposure says of a reweighting is compared with the model run on it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,6 +52,73 @@ def test_attention_with_a_graph_as_mask_has_its_weights() -> None:
     torch.testing.assert_close(exposure.frozen_logits, other.frozen_logits)
     torch.testing.assert_close(exposure.coefficients, other.coefficients)
     assert len(exposure.groups) == HEADS
+
+
+class Rest(nn.Module):
+    """A product, and what follows it."""
+
+    def __init__(self, rest: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.enter, self.lin = nn.Linear(FEATURES, CLASSES), nn.Linear(CLASSES, CLASSES)
+        self.rest, self.matrix = rest, torch.eye(NODES, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(self, self.enter(x))
+
+
+FIRST = torch.arange(NODES) < NODES // 2
+
+
+def _rows_set(self: Any, h: Tensor) -> Tensor:
+    z = self.matrix @ h
+    z[FIRST] = 0.5
+    z[-3:] = h[-3:]
+    return self.lin(z)
+
+
+def _in_inference_mode(self: Any, h: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return self.lin(torch.matmul(self.matrix, h))
+
+
+def _two_largest(self: Any, h: Tensor) -> Tensor:
+    z = self.matrix @ h
+    top = z.topk(2, 1)
+    return torch.zeros_like(z).scatter(1, top.indices, top.values)
+
+
+def _from_the_left(self: Any, h: Tensor) -> Tensor:
+    matrix = torch.zeros(NODES, NODES, dtype=torch.float64)
+    source, target = self.matrix.t().nonzero().t()
+    matrix[source, target] = self.matrix[target, source]
+    return (self.lin(h).t() @ matrix).t()
+
+
+RESTS: dict[str, tuple[Callable[[Any, Tensor], Tensor], bool]] = {
+    "rows set": (_rows_set, False),
+    "where by node": (lambda s, h: torch.where(FIRST[:, None], s.matrix @ h, s.lin(h)), False),
+    "inference mode": (_in_inference_mode, False),
+    "vmap": (lambda s, h: torch.vmap(lambda row: s.lin(row @ h))(s.matrix), False),
+    "from the left, made inside": (_from_the_left, False),
+    "two largest": (_two_largest, True),
+    "distances": (lambda s, h: -torch.cdist(s.matrix @ h, s.lin.weight), True),
+}
+"""What follows the product, and whether that is nonlinear."""
+
+
+@pytest.mark.parametrize("name", RESTS)
+def test_what_follows_a_product_is_followed(name: str) -> None:
+    rest, nonlinear = RESTS[name]
+    torch.manual_seed(5)
+    model, data = Rest(rest).double(), graph()
+    model.matrix = data.adj * torch.rand(NODES, NODES, dtype=torch.float64)
+    exposure = expose(model, {"x": data.x})
+    assert (exposure.head is not None) == nonlinear and not exposure.held
+    lam, ratio = reweighted(exposure)
+    model.matrix = model.matrix * ratio[0]
+    with torch.no_grad():
+        truth = model(data.x)
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
 
 
 class TwoOutputs(nn.Module):

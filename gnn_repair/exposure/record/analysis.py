@@ -28,6 +28,7 @@ from gnn_repair.exposure.state import alike
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
 """Operations that give no negative numbers."""
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
+ONES = {"ones", "ones_like", "new_ones"}
 FILLED = {"full", "full_like", "new_full", "fill"}
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
 LINEAR_ATTENTION = 1 << 25
@@ -453,13 +454,14 @@ class Analysis:
         """The value itself, before it was moved, repeated or copied."""
         return self.unmoved(number)[0]
 
-    def is_zero(self, number: int | None) -> bool:
-        """Whether numbers are zero by how they are made."""
+    def is_filled(self, number: int | None, with_number: int) -> bool:
+        """Whether numbers are all 0, or all 1, by how they are made; None: nothing, so zero."""
         step = None if number is None else self.maker(self.root(number))
         if step is None:
-            return number is None
+            return number is None and with_number == 0
         filled = [a for a in step.args if isinstance(a, int | float)][-1:]
-        return step.name in ZEROS or (step.name in FILLED and filled == [0])
+        names = ONES if with_number else ZEROS
+        return step.name in names or (step.name in FILLED and filled == [with_number])
 
     def sum_behind(self, number: int) -> int | None:
         """The sum that numbers are, but for a small constant against zero."""
@@ -749,12 +751,12 @@ class FinalSite:
 
 @dataclass(frozen=True, eq=False)
 class After:
-    """A structural number for every recipient: a mean's count, D^-1/2."""
+    """A number for every recipient: a mean's count, D^-1/2, the sum of its messages' weights."""
 
     value: int
     inverse: bool
     place: Tensor
-    """[n] which of the value's numbers is each recipient's; of linear attention [n, heads]."""
+    """[n] which of the value's numbers is each recipient's; [n, d] of heads each channel's."""
 
 
 def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
@@ -772,7 +774,7 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         return _attention_site(analysis, place, reduction)
     number, after = step.result, list[After]()
     parts = parts_of(analysis, reduction) if reduction.matrix is None else None
-    base = None if analysis.is_zero(reduction.base) else reduction.base
+    base = None if analysis.is_filled(reduction.base, 0) else reduction.base
     while base is None:
         readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
         if len(readers) != 1:
@@ -824,10 +826,9 @@ def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> Fin
     each[unit.reshape(-1)] = shown.reshape(-1)
     if not axes or not torch.equal(each[unit], shown):
         return site
-    after = After(root, True, each.view(-1, size).t())
-    site = replace(site, value=reader.result, axis=axes[0], after=(after,))
-    first = site.flat(numbers)[0]
-    return replace(site, layout=(first // width // size) * width + first % width)
+    site = replace(site, value=reader.result, axis=axes[0])
+    after, first = After(root, True, site.flat(shown)), site.flat(numbers)[0]
+    return replace(site, after=(after,), layout=(first // width // size) * width + first % width)
 
 
 def _divides_by_count(
@@ -866,8 +867,11 @@ def _factor_of_recipients(
             if place.unique().numel() == 1
             else None
         )
-    nodes = NodeRows(place).along(axis)
-    if nodes is None or prod(analysis.value(root).shape) != shape[axis]:
+    nodes, count = NodeRows(place).along(axis), shape[axis]
+    if nodes is None and analysis.value(other).live:  # a denominator per head
+        nodes = place.movedim(axis, 0).reshape(shape[axis], -1)
+        count *= nodes[0].unique().numel()
+    if nodes is None or prod(analysis.value(root).shape) != count:
         return None
     return After(root, reader.name == "div", nodes)
 
@@ -878,6 +882,8 @@ def _is_denominator(
     """Whether numbers are the sum of the messages' own weights: Σ e h / Σ e."""
     place = analysis.sum_behind(number)
     total = None if place is None else analysis.record.steps[place].reduction
+    if total is not None and parts is None:
+        return _sums_rows(analysis, total, reduction)
     if parts is None or total is None or total.recipients is None or reduction.recipients is None:
         return False
     same = total.recipients.shape == reduction.recipients.shape
@@ -885,6 +891,22 @@ def _is_denominator(
         return False
     weights = {analysis.root(f.value) for f in parts.factors}
     return analysis.root(total.message) in weights
+
+
+def _sums_rows(analysis: Analysis, total: Reduction, product: Reduction) -> bool:
+    """Whether a sum adds up every row of a product's matrix: S.sum(1), or S · 1."""
+    if product.matrix is None or product.turned or product.batched or total.mean:
+        return False
+    matrix = total.message if total.matrix is None else total.matrix
+    (one, moves), (two, others) = analysis.unmoved(matrix), analysis.unmoved(product.matrix)
+    names = {analysis.record.steps[analysis.value(n).step].name for n in (*moves, *others)}
+    shapes = {analysis.value(n).shape[-2:] for n in (one, matrix, product.matrix)}
+    if one != two or len(shapes) > 1 or names & {"t", "transpose", "permute", "movedim"}:
+        return False
+    if total.matrix is not None:
+        return not total.turned and analysis.is_filled(total.message, 1)
+    last = len(analysis.value(matrix).shape) - 1
+    return total.axes == (last - 1, last)
 
 
 # Filters -----------------------------------------------------------------------------------------
@@ -964,7 +986,11 @@ class Filters:
             return alone
         if step.name in SAME:
             return self.form(step.args[0].number)
+        if step.name == "add" and step.args[1] == 0:  # as the sum of a list starts
+            return self.form(step.args[0].number)
         if step.name in ("add", "sub") and len(step.args) == 2 and isinstance(step.args[1], Ref):
+            if step.name == "add" and self.analysis.is_filled(step.args[0].number, 0):
+                return self.form(step.args[1].number)
             second = -1.0 if step.name == "sub" else 1.0
             second *= float(step.kwargs.get("alpha", 1))
             left, right = (self.form(argument.number) for argument in step.args)

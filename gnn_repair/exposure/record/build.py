@@ -315,17 +315,21 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     sample = [_first_entry(factor.place, axes) for factor in parts.factors]
     width = prod(size for a, size in enumerate(shape) if a not in axes)
     last = width if shape[-1:] == () or len(shape) - 1 in axes else shape[-1]
-    keys = torch.stack([torch.arange(width) // last, *sample])  # heads and stacks, then numbers
+    sample += [a.place[0] for a in site.after if a.place.dim() > 1]
+    stacks = torch.arange(width) // last  # heads and stacks, unless heads are the last axis
+    inner = width > 0 and any(
+        bool((s.view(-1, last) != s.view(-1, last)[:, :1]).any()) for s in sample
+    )
+    keys = torch.stack([torch.zeros_like(stacks) if inner else stacks, *sample])
     _, block_of = keys.unique(dim=1, return_inverse=True)
     count = int(block_of.max()) + 1 if block_of.numel() else 0
     order = [int((block_of == b).nonzero()[0]) for b in range(count)]
     states, rows, by_entry = _states(parts, kept, axes, entries)
     sources = reduction.sources
     sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
-    scale = None if after is None else after[recipients]
+    counts = None
     if reduction.mean:
         counts = torch.bincount(recipients, minlength=reduction.size).to(states.dtype)[recipients]
-        scale = 1 / counts if scale is None else scale / counts
     kinds = reduction.relations
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)
@@ -333,6 +337,9 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
         alpha = _coefficients(parts, kept, axes, order[b], entries)
+        scale = None if after is None else _at(after, recipients, order[b])
+        if counts is not None:
+            scale = 1 / counts if scale is None else scale / counts
         alpha = alpha if scale is None else alpha * scale
         block = Block(
             (SiteChannels(site, channels),), recipients, sources, alpha,
@@ -371,14 +378,22 @@ def _of_recipients(
 
 
 def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
+    """What recipients' sums are multiplied by, [n, 1], or [n, d] where channels differ."""
     dtype = kept[site.value].dtype
-    total: Any = site.reduction.factor
+    total: Tensor | None = None
+    if site.reduction.factor != 1:
+        total = torch.full((site.reduction.size, 1), site.reduction.factor, dtype=dtype)
     for after in site.after:
-        factor = kept[after.value].reshape(-1)[after.place].to(dtype)
-        total = total / factor if after.inverse else total * factor
-    if isinstance(total, Tensor) or total == 1:
-        return total if isinstance(total, Tensor) else None
-    return torch.full((site.reduction.size,), total, dtype=dtype)
+        place = after.place if after.place.dim() > 1 else after.place.unsqueeze(1)
+        factor = kept[after.value].reshape(-1)[place].to(dtype)
+        factor = 1 / factor if after.inverse else factor
+        total = factor if total is None else total * factor
+    return total
+
+
+def _at(after: Tensor, recipients: Tensor, channel: int) -> Tensor:
+    """What multiplies one channel of every entry."""
+    return after[recipients, channel if after.shape[1] > 1 else 0]
 
 
 def _to_entries(tensor: Tensor, axes: Sequence[int]) -> Tensor:
@@ -440,9 +455,8 @@ def _product_blocks(
     channels = torch.arange(prod(table.shape[:-2]) * width)
     channels = channels if site.layout is None else torch.argsort(site.layout)
     if matrix.dim() == 2:
-        after = after if after is None else after.reshape(len(after))
         return [_product_block(site, matrix, table, channels, reduction.sources, after)]
-    shared = after is None or after.dim() == 1
+    shared = after is None or after.shape[1] == 1
     if shared and bool((matrix == matrix[:1]).all()):  # one matrix, several tables
         beside, ids = table.movedim(0, 1).flatten(1), reduction.sources
         ids = None if ids is None else ids[0]
@@ -450,8 +464,7 @@ def _product_blocks(
     return [
         _product_block(
             site, matrix[b], table[b], channels[b * width : (b + 1) * width],
-            None if reduction.sources is None else reduction.sources[b],
-            after if shared or after is None else after[:, b],
+            None if reduction.sources is None else reduction.sources[b], after,
         )
         for b in range(matrix.shape[0])
     ]  # fmt: skip
@@ -466,11 +479,10 @@ def _batched_blocks(
     sources = ids[..., 0].reshape(-1)
     recipients = torch.arange(len(matrix)).repeat_interleave(matrix.shape[2])
     rows = torch.arange(len(sources))
-    scale = None if after is None else after[recipients]
     found = []
     for k in range(matrix.shape[1]):
         alpha = matrix[:, k].reshape(-1)
-        alpha = alpha if scale is None else alpha * scale
+        alpha = alpha if after is None else alpha * _at(after, recipients, k * width)
         piece = SiteChannels(site, torch.arange(k * width, (k + 1) * width))
         states = table.flatten(0, 1)
         block = Block((piece,), recipients, sources, alpha, states, rows, True)
@@ -522,7 +534,9 @@ def _product_block(
         (recipients, rows), values = whole._indices(), whole._values()
     nodes = rows if ids is None else ids.narrow(1, 0, 1).reshape(-1)[rows]
     alpha = values.to(table.dtype)
-    scale = None if after is None else after.to(alpha.dtype)[recipients]
+    scale = None
+    if after is not None:
+        scale = _at(after.to(alpha.dtype), recipients, int(channels[0]))
     if site.reduction.mean:
         counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts

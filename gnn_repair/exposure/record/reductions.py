@@ -298,7 +298,10 @@ def _pointwise(c: OpContext) -> list[Behind]:
     shape = c.out.shape
     several = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, Tensor)]
     parts = [[r.viewed(lambda t: t.expand(shape)) for r in c.rows(one)] for one in several]
-    return c.each(union(parts))
+    made = union(parts)
+    if len(made) > 1 and len(shape) == 1 < shape[0]:  # rows of two nodes, as in a loop over edges
+        c.step.mixes = all(distinct(r.ids).numel() == 1 for r in made)
+    return c.each(made if not c.step.mixes else c.rows(c.args[0]))
 
 
 def _unknown(c: OpContext) -> list[Behind]:
@@ -735,10 +738,22 @@ def _axis_extreme(c: OpContext) -> list[Behind]:
 def _along(c: OpContext) -> list[Behind]:
     """Softmax, cumulated sums, sorting: along an axis, of the same shape."""
     source = c.args[0]
-    place = c.argument(1, "dim", -1)
+    place = c.argument(2 if c.step.name == "topk" else 1, "dim", -1)
     dim = place if isinstance(place, int) and not isinstance(place, bool) else -1
     c.step.mixes = c.varies(source, [dim % source.dim()])
+    if c.step.name == "topk" and not c.step.mixes:
+        shown = [NodeRows(r.narrowed(dim).expand(c.out.shape), r.partial) for r in c.rows(source)]
+        return c.each(tuple(shown))
     return c.each(() if c.step.mixes and c.step.name in ("sort", "topk") else c.rows(source))
+
+
+def _distances(c: OpContext) -> list[Behind]:
+    """cdist: a number for every row of one table with every row of another."""
+    last, shape = c.args[0].dim() - 1, c.out.shape
+    c.step.mixes = any(c.varies(table, [last]) for table in c.args[:2])
+    made = [NodeRows(r.narrowed(last).expand(shape), r.partial) for r in c.rows(c.args[0])]
+    made += [NodeRows(r.narrowed(last).mT.expand(shape), r.partial) for r in c.rows(c.args[1])]
+    return [union([made])]
 
 
 def _batch_norm(c: OpContext) -> list[Behind]:
@@ -845,6 +860,11 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         # An adjacency: who receives is who sends.
         _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
         return [tuple(r.viewed(lambda t: t[..., :1].expand(c.out.shape)) for r in inner)]
+    if outer and not (inner or down or across or c.live(right)) and _is_square(right):
+        turned = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]  # the same from the other side
+        size = right.shape[columns]
+        _note_product(c, left, right, turned, size, turned=True, out_axis=columns, **added)
+        return [tuple(r.viewed(lambda t: t[..., :1, :].expand(c.out.shape)) for r in outer)]
     alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
     if alone and any(r.varies(0) for r in inner):
         # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
@@ -956,12 +976,13 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _shaped),
     **dict.fromkeys(
         ("alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "lift_fresh_copy",
-         "dropout", "native_dropout", "to", "view_as_real", "_conj", "resolve_conj"), _same),
+         "dropout", "native_dropout", "to", "_conj", "resolve_conj"), _same),
     **{name: _view(getattr(torch.ops.aten, name)) for name in (
         "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "split",
         "split_with_sizes", "unbind", "unfold", "diagonal", "flip", "roll", "repeat",
         "unsafe_split",
         "repeat_interleave", "narrow", "movedim")},
+    "view_as_real": _view(lambda ids: ids.unsqueeze(-1).expand(*ids.shape, 2)),
     "cat": _joined(torch.cat),
     "stack": _joined(torch.stack),
     "index_select": lambda c: _picked(c, *c.args[:3]),
@@ -1001,6 +1022,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "_sparse_mm_reduce_impl": _mm_reduce,
     **dict.fromkeys(("addmm", "_sparse_addmm", "baddbmm"), _added_product),
     "mv": _mv,
+    "_cdist_forward": _distances,
     "constant_pad_nd": _pad,
     "select_scatter": _into(torch.select_scatter),
     "slice_scatter": _into(torch.slice_scatter),

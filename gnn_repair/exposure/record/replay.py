@@ -31,6 +31,7 @@ from gnn_repair.exposure.record.recorder import (
     Record,
     RecordedStep,
     Ref,
+    in_parts,
     is_in_place,
     plain_name,
     refs,
@@ -64,6 +65,9 @@ class _Counted(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        parts = in_parts(self, func, args, kwargs or {})
+        if parts is not NotImplemented:
+            return parts
         if plain_name(func) == SILENT:
             return func(*args, **(kwargs or {}))
         number, self.count = self.count, self.count + 1
