@@ -33,7 +33,7 @@ def test_every_spelling_is_reweighted_message_by_message(name: str) -> None:
     model: Any = kind(how).double()
     data = graph()
     exposure = expose(model, data)
-    assert exposure.head is None and len(exposure.groups) == groups
+    assert exposure.head is None and len(exposure.groups) == groups and not exposure.scope
     lam, model.ratio = reweighted(exposure)
     with torch.no_grad():
         truth = model(data.x, data.adj if kind is Dense else data.edge_index)
@@ -90,7 +90,7 @@ def _two_largest(self: Any, h: Tensor) -> Tensor:
 def _from_the_left(self: Any, h: Tensor) -> Tensor:
     matrix = torch.zeros(NODES, NODES, dtype=torch.float64)
     source, target = self.matrix.t().nonzero().t()
-    matrix[source, target] = self.matrix[target, source]
+    matrix[source, target] = torch.tensor(self.matrix[target, source].tolist(), dtype=torch.float64)
     return (self.lin(h).t() @ matrix).t()
 
 

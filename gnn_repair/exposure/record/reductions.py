@@ -684,6 +684,10 @@ def _axis_sum(c: OpContext) -> list[Behind]:
     dims = axes_of(c.argument(1, "dim"), source.dim())
     if not c.varies(source, dims):
         return _kept(c, source, dims)
+    beside = _side_by_side(behind) if dims == [source.dim() - 1] else None
+    if beside is not None and 2 * len(beside) <= source.shape[-1]:  # scores of an edge's two ends
+        ends = [r.ids if c.out.dim() == source.dim() else r.ids.squeeze(-1) for r in beside]
+        return c.each(union([[NodeRows(ids) for ids in ends]]))
     c.step.mixes = True
     kept = [axis for axis in range(source.dim()) if axis not in dims]
     along = [
