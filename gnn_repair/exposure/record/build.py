@@ -289,6 +289,10 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     """The terms of one site, a block for every set of channels with coefficients of their own."""
     if site.members:
         return _blocks_of_loop(analysis, site, kept)
+    if site.stack > 1:
+        several = blocks_of(analysis, replace(site, rows=None, stack=1), kept)
+        width = prod(analysis.value(site.value).shape) // site.reduction.size
+        return [one for block in several for one in _unstacked(block, site, width)]
     if site.powers is not None:
         (hop,) = blocks_of(analysis, replace(site, powers=None), kept)
         recipients, rows, alpha = polynomial(
@@ -363,6 +367,26 @@ def _of_recipients(
         return block
     parts = {n: getattr(block, n)[kept] for n in ("recipients", "sources", "coefficients", "rows")}
     return replace(block, **parts)
+
+
+def _unstacked(block: Block, site: FinalSite, width: int) -> Iterator[Block]:
+    """The block of a sum into several rows per recipient, a block for each of these rows."""
+    count, piece = site.stack, block.pieces[0]
+    size = site.reduction.size // count
+    above = (block.recipients // size, block.recipients % size)
+    number, recipients = above if site.axis else (
+        block.recipients % count, block.recipients // count
+    )  # fmt: skip
+    if site.reduction.batched and site.sender == "cluster":  # numbered as they are weighed
+        each = len(block.states) // site.reduction.size
+        block = replace(block, sources=recipients * each + block.rows % each)
+    for k in range(count):
+        rest = piece.rest
+        if rest is not None:
+            rest = rest[k * size : (k + 1) * size] if site.axis else rest[k::count]
+        own = replace(piece, site=site, channels=piece.channels + k * width, rest=rest)
+        one = replace(block, pieces=(own,), recipients=recipients)
+        yield _of_recipients(one, site, False, number == k, block.kind)
 
 
 def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
@@ -518,7 +542,8 @@ def _product_block(
         counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts
     alpha = alpha if scale is None else alpha * scale
-    return Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
+    block = Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
+    return block if site.rows is None else _of_recipients(block, site, False, None, None)
 
 
 def of_sender_type(block: Block, graph: TypedGraph) -> Block:
