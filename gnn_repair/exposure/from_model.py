@@ -217,7 +217,7 @@ def _expose_graph(
             subject.call()
             refuse_untrained(model, lazy)
         found = Exposing(subject, wanted).exposed()
-    return of_subgraph(found, data)
+    return of_subgraph(found, data).called_by(calling[0])
 
 
 def _expose_batches(
@@ -246,7 +246,7 @@ def _expose_batches(
         if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
             told = told.sigmoid() if not binary else told.sigmoid() * told.new_tensor([0.0, 1.0])
         check_expected(wanted.expected, told, binary, exposure.called, noun="graph")
-    return exposure
+    return exposure.called_by(calling[0])
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -173,6 +173,8 @@ class Exposure:
     replay: Replay | None = None
     """With a head: runs the user's own model with reweighted messages; None once read from a
     file."""
+    forward: Callable[..., Any] | None = None
+    """What ``expose`` was given under this name; None once read from a file."""
 
     def __post_init__(self) -> None:
         with torch.no_grad():
@@ -302,6 +304,10 @@ class Exposure:
         with torch.no_grad():
             check_with_head(made)
         return made
+
+    def called_by(self, forward: Callable[..., Any] | None) -> Exposure:
+        """The same with how the model is called, as ``expose`` was told."""
+        return self if forward is None else self._altered(forward=forward)
 
     def logits(self, coefficients: Tensor | None = None) -> Tensor:
         """z(λ) at the recipients, [S, n, C] float64; λ = α unless given.

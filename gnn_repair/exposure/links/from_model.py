@@ -328,8 +328,7 @@ class _LinkExposing(Exposing):
             decoding = decoding_of(analysis, sites, lookups, self.end)
             analysis.refuse_branches(sites, self.where)
         if not decoding.varied:
-            tables = [analysis.value(one.table) for one in lookups.values()]
-            if any(value.dtype.is_complex for value in tables):
+            if any(analysis.value(one.table).dtype.is_complex for one in lookups.values()):
                 raise ExposureRefused(
                     f"{self.call.text} looks up complex numbers; keep the real and imaginary parts "
                     "as real tensors"
