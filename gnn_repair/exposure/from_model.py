@@ -217,7 +217,8 @@ def _expose_graph(
             subject.call()
             refuse_untrained(model, lazy)
         found = Exposing(subject, wanted).exposed()
-    return of_subgraph(found, data).called_by(calling[0])
+    found = of_subgraph(found, data)
+    return found if calling[0] is None else replace(found, forward=calling[0])
 
 
 def _expose_batches(
@@ -246,7 +247,7 @@ def _expose_batches(
         if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
             told = told.sigmoid() if not binary else told.sigmoid() * told.new_tensor([0.0, 1.0])
         check_expected(wanted.expected, told, binary, exposure.called, noun="graph")
-    return exposure.called_by(calling[0])
+    return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

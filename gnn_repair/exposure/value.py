@@ -305,10 +305,6 @@ class Exposure:
             check_with_head(made)
         return made
 
-    def called_by(self, forward: Callable[..., Any] | None) -> Exposure:
-        """The same with how the model is called, as ``expose`` was told."""
-        return self if forward is None else self._altered(forward=forward)
-
     def logits(self, coefficients: Tensor | None = None) -> Tensor:
         """z(λ) at the recipients, [S, n, C] float64; λ = α unless given.
 
