@@ -219,7 +219,8 @@ def _expose_graph(
             subject.call()
             refuse_untrained(model, lazy)
         found = Exposing(subject, wanted).exposed()
-    return of_subgraph(found, data)
+    found = of_subgraph(found, data)
+    return found if calling[0] is None else replace(found, forward=calling[0])
 
 
 def _expose_batches(
@@ -248,7 +249,7 @@ def _expose_batches(
         if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
             told = told.sigmoid() if not binary else told.sigmoid() * told.new_tensor([0.0, 1.0])
         check_expected(wanted.expected, told, binary, exposure.called, noun="graph")
-    return exposure
+    return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -812,10 +813,11 @@ def has_root(
     return any(isinstance(m, Tensor | nn.Module) or m is True or m in ("sum", "cat") for m in marks)
 
 
-IN_ORDER = (
-    aggr.SortAggregation, aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation,
-)  # fmt: skip
-"""PyG's aggregations that read the nodes of a graph in order."""
+NO_SUMS = dict.fromkeys(
+    (aggr.SortAggregation, aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation),
+    "reads the {} in order",
+) | {aggr.LCMAggregation: "joins the {} two by two in a learned cell"}
+"""PyG's aggregations that are no weighted sums, and what they do."""
 ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
 """Operations that add up rows."""
 SUMS = "only sums, means and attention can be reweighted"
@@ -842,13 +844,14 @@ def why_nothing(
         several = [analysis.record.steps[place] for place in mixing]
         named = [step for step in several if not analysis.is_layer(step)]
         sums = [(step, step.reduction.size) for step in several if step.reduction is not None]
-        stacks = [(step, rows // size) for step, rows in sums if rows > size and not rows % size]
+        every = size if subject.graph is None else sum(subject.graph.counts.values())
+        stacks = [(step, rows // every) for step, rows in sums if rows > every and not rows % every]
         if stacks and not analysis.pooled:
             step, count = stacks[-1]
             return (
                 f"{titled(modules, step.module)} sums by {operation_of(step)} into {count} × "
-                f"{size} rows, as for {count} relations one above the other; give each a product "
-                "of its own, torch.stack([a @ h for a in matrices]), or stack them side by side"
+                f"{every} rows, as for {count} relations one above the other; lay them out right "
+                f"behind the sum with nodes on an axis of their own, as .view({count}, {every}, -1)"
             )
         last = (named or several)[-1]
         what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
@@ -860,6 +863,8 @@ def why_nothing(
             return f"{what}, one row at a time; {AS_ONE_SUM}"
         if last.reduction is None and last.name in ADDING:
             return f"{what} into rows that stand for no {noun} (clusters, attention heads); {SUMS}"
+        if "avg_pool" in last.name:
+            return f"{what}, a mean over windows; write a mean over all of them as x.mean(dim)"
         if last.reduction is None:
             return f"{what}, no weighted sum of messages; {SUMS}"
         return (
@@ -895,14 +900,16 @@ def why_nothing(
 
 
 def no_sums(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:
-    """What to say of the aggregations that ran and are no sums."""
-    if not analysis.pooled:
-        return
-    running = {step.module.split(".")[0] for step in analysis.record.steps}
+    """What to say of the aggregations that ran last, or as pools, and are no sums."""
+    steps, pooled = analysis.record.steps, analysis.pooled
+    last = 0 if pooled else max(analysis.beside([]), default=0)
+    ran = {steps[place].module for place in analysis.needed if place >= last}
     for name, module in modules.items():
-        if isinstance(module, IN_ORDER) and name.split(".")[0] in running:
-            title = f"`{name}` ({type(module).__name__})"
-            yield f"{title} reads the nodes of a graph in order, no weighted sum of them; {SUMS}"
+        what = next((said for kind, said in NO_SUMS.items() if isinstance(module, kind)), "")
+        inside = holder_of(modules, name)[0] != name  # of a convolution, so that it is no pool
+        if any(f"{at}.".startswith(f"{name}.") for at in ran) and what and not (pooled and inside):
+            what = what.format("nodes of a graph" if pooled else "messages of a node")
+            yield f"{titled(modules, name)} {what}, no weighted sum of them; {SUMS}"
 
 
 def _types_reached(analysis: Analysis, graph: TypedGraph) -> set[str]:

@@ -22,6 +22,7 @@ from gnn_repair.budget import adjusted, check_real, check_whole
 from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.calling import BY_FORWARD
 from gnn_repair.f1 import f1_of
 from gnn_repair.files import (
     REAL,
@@ -347,6 +348,13 @@ class FittedRepair(ABC, Generic[R]):
     """[S]: micro- and macro-F1 on the validation nodes; empty for classes."""
     node_type: str = ""
     """The node type that is classified, in graphs of several."""
+    own_call: bool = False
+    """Whether the exposure was made with ``forward=``."""
+    forward: Any = None
+    """That ``forward``; no file and no copy in another process holds it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"forward": None}
 
     def __post_init__(self) -> None:
         for name in ("parameters", "constants"):
@@ -461,7 +469,7 @@ class FittedRepair(ABC, Generic[R]):
             "outputs": self.outputs,
             "f1": [[None if f != f else f for f in pair] for pair in self.f1],
             "node_type": self.node_type,
-        }
+        } | ({"own_call": True} if self.own_call else {})
 
     # Does it fit? -----------------------------------------------------------------------------
 
@@ -569,6 +577,8 @@ def about(exposure: Exposure) -> dict[str, Any]:
         "fingerprint": exposure.fingerprint,
         "outputs": exposure.outputs,
         "node_type": exposure.names.recipient if by_type else "",
+        "own_call": exposure.called.startswith(BY_FORWARD),
+        "forward": exposure.forward,
     }
 
 
@@ -591,6 +601,7 @@ def _renamed(name: str, value: Any, former: Any) -> Any:
 HEADER = {
     "repair": str, "settings": dict, "width": int, "num_classes": int,
     "fingerprint": list | None, "outputs": str, "f1": list, "node_type": str,
+    "own_call": bool,
 }  # fmt: skip
 RETIRED = (
     "Rung", "PaperFit", "Labels", "LabelsFeatures", "LabelsReweighting",
@@ -606,7 +617,8 @@ INNER = {"name": str, "settings": dict}
 
 def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRepair[Any]:
     """The repair that its ``header()`` and ``tensors()`` describe, once they fit together."""
-    header = {"fingerprint": [], "outputs": "classes", "f1": [], "node_type": "", **header}
+    absent = {"fingerprint": [], "outputs": "classes", "f1": [], "node_type": "", "own_call": False}
+    header = {**absent, **header}
     check_fields(header, HEADER, "header")
     repair = repair_of(header["repair"], header["settings"])
     _check_sizes(header)
@@ -620,6 +632,7 @@ def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRe
         outputs=header["outputs"],
         f1=_scores(header["f1"]),
         node_type=header["node_type"],
+        own_call=header["own_call"],
         **{field: tensors[field] for field in STATISTICS},
     )
     _check_fitted(fitted, tensors)

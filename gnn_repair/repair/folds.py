@@ -212,6 +212,8 @@ class FittedCrossFit(FittedRepair["CrossFitted"]):
             fingerprint=self.fingerprint,
             outputs=self.outputs,
             node_type=self.node_type,
+            own_call=self.own_call,
+            forward=self.forward,
             parameters={name: value[:, index] for name, value in self.parameters.items()},
             constants={n: value[:, index] for n, value in under(self.constants, "own/").items()},
             best_epoch=self.constants["best_epochs"][:, index],

@@ -56,7 +56,8 @@ def repaired(
         model: the trained model that the repair was fitted on, left as it is.
         fitted: its repair, of one member.
         forward: what ``expose`` was given under this name, if anything; the module is then called
-            with the graph, and gives the logits that ``forward(model, data)`` stands for.
+            with the graph, and gives the logits that ``forward(model, data)`` stands for. A repair
+            that was fitted in this process brings it along.
         node_type: in graphs of several node types the one that is classified; the one that the
             repair was fitted on unless given.
     """
@@ -173,15 +174,21 @@ class RepairedModel(nn.Module):
             outputs: Any = self._fitted.outputs
             classes = self._fitted.num_classes
             self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs, classes)
-        data = args[0] if self._call and args else as_data(self.model, args, kwargs)
+        call = self._call or (self._fitted.forward if _is_graph(args, kwargs) else None)
+        if call is None and self._fitted.own_call and _is_graph(args, kwargs):
+            raise InputError(
+                "the repair was fitted on an exposure made with forward=, which no file holds; "
+                "pass forward= here, too"
+            )
+        data = args[0] if call and args else as_data(self.model, args, kwargs)
         given: list[Any] = []
 
         def run(model: nn.Module, _: Any) -> Any:
             # Copies, since models of several node types write into the dicts that they get.
             own = {name: copied(value) for name, value in kwargs.items()}
             try:
-                call: Any = self._call or type(model).__call__
-                given.append(call(model, *map(copied, args), **own))
+                way: Any = call or type(model).__call__
+                given.append(way(model, *map(copied, args), **own))
                 return given[-1]
             except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
                 raise
@@ -244,6 +251,11 @@ class RepairedModel(nn.Module):
     def extra_repr(self) -> str:
         """Which repair it is."""
         return self._fitted.repair.title
+
+
+def _is_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a module is called with one graph, as ``forward(model, data)`` is."""
+    return len(args) == 1 and not kwargs and not isinstance(args[0], Tensor)
 
 
 def _buffer(name: str) -> str:

@@ -317,7 +317,7 @@ def test_a_dict_by_node_type_stays_one():
     torch.testing.assert_close(found["author"], expected)
 
 
-def test_a_tuple_stays_one_and_forward_is_called_with_the_graph(served):
+def test_a_tuple_stays_one_and_forward_is_called_with_the_graph(served, tmp_path):
     _, _, _, data = served
     torch.manual_seed(0)
     model = Network(form=lambda z: (z, z.sum())).eval()
@@ -333,6 +333,18 @@ def test_a_tuple_stays_one_and_forward_is_called_with_the_graph(served):
     exposure = gr.expose(model, data, forward=forward)
     fitted = gr.NodeTranslation(budget=SHORT, hidden=8).fit(exposure, data.y, half, ~half)
     found = gr.repaired(model, fitted, forward=forward)(data)
+    remembered = gr.repaired(model, fitted)
+    torch.testing.assert_close(remembered(data), found)
+    remembered.save(tmp_path / "repaired.safetensors")
+    loaded = gr.RepairedModel.load(tmp_path / "repaired.safetensors", copy.deepcopy(model))
+    with pytest.raises(InputError, match="made with forward=, which no file holds; pass forward="):
+        loaded(data)
+    loaded = gr.RepairedModel.load(
+        tmp_path / "repaired.safetensors", copy.deepcopy(model), forward=forward
+    )
+    torch.testing.assert_close(loaded(data), found)
+    with pytest.raises(InputError, match="made with forward="):
+        gr.repaired(model, copy.deepcopy(fitted))(data)
     torch.testing.assert_close(found.double(), fitted.logits(exposure))
 
 

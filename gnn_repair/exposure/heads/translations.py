@@ -63,6 +63,13 @@ def same(builder: Builder, out: Any, source: Operand, *_: Any, **__: Any) -> Tra
     return source
 
 
+def restrided(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Traced:
+    """as_strided to the strides of a plain tensor of the same shape, as in adaptive_avg_pool1d."""
+    if out.shape != source.nodes.shape or not out.is_contiguous():
+        raise Unfollowed
+    return source
+
+
 def reshaped(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Traced:
     """view, reshape, flatten."""
     return source.viewed(lambda index: index.reshape(out.shape))
@@ -797,6 +804,7 @@ ELEMENTWISE: dict[str, Translation] = {
 
 TRANSLATIONS: dict[str, Translation] = {
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "_reshape_alias"), reshaped),
+    "as_strided": restrided,
     **dict.fromkeys(("clone", "detach", "alias", "lift_fresh", "_to_copy", "contiguous"), same),
     **{name: moved(getattr(aten, name)) for name in MOVING.split()},
     **{name: chosen(getattr(aten, name)) for name in CHOOSING.split()},

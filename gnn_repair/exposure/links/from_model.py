@@ -328,6 +328,11 @@ class _LinkExposing(Exposing):
             decoding = decoding_of(analysis, sites, lookups, self.end)
             analysis.refuse_branches(sites, self.where)
         if not decoding.varied:
+            if any(analysis.value(one.table).dtype.is_complex for one in lookups.values()):
+                raise ExposureRefused(
+                    f"{self.call.text} looks up complex numbers; keep the real and imaginary parts "
+                    "as real tensors"
+                )
             raise ExposureRefused(self._no_rows)
         held = analysis.mixing_after(sites, self.outputs)
         plan = CapturePlan.of(analysis, sites, nodes, {*held, *decoding.elsewhere})

@@ -16,13 +16,20 @@ from gnn_repair.exposure.record.recorder import (
     GATHERS,
     MOVES,
     SAME,
+    VIEWS,
     Record,
     RecordedStep,
     Ref,
     Value,
     is_in_place,
 )
-from gnn_repair.exposure.record.reductions import NodeRows, Reduction, distinct, reshaped
+from gnn_repair.exposure.record.reductions import (
+    NodeRows,
+    Reduction,
+    distinct,
+    is_stack,
+    reshaped,
+)
 from gnn_repair.exposure.state import alike
 
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
@@ -59,6 +66,7 @@ class Analysis:
         self.attention: set[int] = set()
         """The operations of which that is true."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
+        self._stacks: dict[int, FinalSite | None] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
 
@@ -249,14 +257,29 @@ class Analysis:
             if place not in self._loops:
                 self._loops[place] = self._loop(place, size)
             return bool(self._loops[place])
-        return reduction.size == size or self.recipient_rows(place, size) is not None
+        alone = reduction.size == size or self.recipient_rows(place, size) is not None
+        return alone or self.stack(place, size) is not None
+
+    def stack(self, place: int, size: int) -> FinalSite | None:
+        """The site of a sum into several rows per recipient, as a view lays them out."""
+        if place not in self._stacks:
+            reduction = self.record.steps[place].reduction
+            several = reduction is not None and reduction.out_axis is not None
+            site = site_of(self, place, size) if several else None
+            self._stacks[place] = site if site is not None and site.stack > 1 else None
+        return self._stacks[place]
 
     def recipient_rows(self, place: int, size: int) -> Tensor | None:
         """[n] of a sum over nodes of several types: the recipient in every row, −1 elsewhere."""
         step = self.record.steps[place]
         assert step.reduction is not None
-        axis, rows = step.reduction.out_axis, self.value(step.result).rows
-        if axis is None or step.reduction.size <= size or len(rows) != 1:
+        axis = step.reduction.out_axis
+        return None if axis is None else self.rows_along(step.result, axis, size)
+
+    def rows_along(self, number: int, axis: int, size: int) -> Tensor | None:
+        """The same of any value's axis."""
+        rows = self.value(number).rows
+        if self.value(number).shape[axis] <= size or len(rows) != 1:
             return None
         nodes = rows[0].along(axis)
         if nodes is None or (self.pooled and self.centres is None):
@@ -551,7 +574,7 @@ def _expansion(shape: tuple[int, ...]) -> Push:
 
 
 def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
-    if step.name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
+    if step.name in VIEWS:
         return lambda t: reshaped(t, shape)
     operation, rest = getattr(torch.ops.aten, step.name), step.args[1:]
     return lambda t: operation(
@@ -718,6 +741,9 @@ class FinalSite:
     """What the sum is added to, where that is not zero."""
     layout: Tensor | None = None
     """[D] of linear attention: which of the product's channels, head by head, each channel is."""
+    stack: int = 1
+    """Rows of the sum per recipient: all first ones come first where ``axis`` is 1, and those of
+    a recipient lie together where it is 0."""
 
     def flat(self, value: Tensor) -> Tensor:
         """[rows, channels] of a tensor that is laid out as the sum."""
@@ -789,9 +815,39 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         after.append(found)
         number = reader.result
     rows = analysis.recipient_rows(place, size)
-    return FinalSite(
+    site = FinalSite(
         number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows, base=base
     )
+    plain = reduction.size == size or rows is not None or base is not None
+    return site if plain else _stacked(analysis, site, size)
+
+
+def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
+    """The site behind a view that lays out the rows of a recipient, if one alone reads the sum."""
+    total, number, factor = site.reduction.size, site.value, site.reduction.factor
+    shape = analysis.value(number).shape
+    if site.axis is None or total < 2 * size or prod(shape[: site.axis]) > 1:
+        return site
+    while True:  # moved, as attention moves its results, but not into another order
+        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
+        reader = analysis.record.steps[readers[0]] if len(readers) == 1 else None
+        if reader is None or reader.args[:1] != (Ref(number),):
+            return site
+        number, before, shape = reader.result, shape, analysis.value(reader.result).shape
+        if reader.name in ("mul", "div") and isinstance(reader.args[1], int | float):
+            factor *= reader.args[1] if reader.name == "mul" else 1 / reader.args[1]
+        elif reader.name in MOVES:
+            if not _mover(reader, shape)(torch.empty(before, device="meta")).is_contiguous():
+                return site
+        elif reader.name not in SAME:
+            return site
+        for axis in (1, 0) if reader.name in VIEWS else ():
+            rows = analysis.rows_along(number, axis, size) if len(shape) > axis else None
+            if is_stack(shape, axis, total) and (shape[axis] == size or rows is not None):
+                return replace(
+                    site, value=number, axis=axis, rows=rows, stack=total // shape[axis],
+                    reduction=replace(site.reduction, factor=factor),
+                )  # fmt: skip
 
 
 def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> FinalSite:

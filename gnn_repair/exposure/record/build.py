@@ -294,6 +294,10 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     """The terms of one site, a block for every set of channels with coefficients of their own."""
     if site.members:
         return _blocks_of_loop(analysis, site, kept)
+    if site.stack > 1:
+        several = blocks_of(analysis, replace(site, rows=None, stack=1), kept)
+        width = prod(analysis.value(site.value).shape) // site.reduction.size
+        return [one for block in several for one in _unstacked(block, site, width)]
     if site.powers is not None:
         (hop,) = blocks_of(analysis, replace(site, powers=None), kept)
         recipients, rows, alpha = polynomial(
@@ -375,6 +379,26 @@ def _of_recipients(
         return block
     parts = {n: getattr(block, n)[kept] for n in ("recipients", "sources", "coefficients", "rows")}
     return replace(block, **parts)
+
+
+def _unstacked(block: Block, site: FinalSite, width: int) -> Iterator[Block]:
+    """The block of a sum into several rows per recipient, a block for each of these rows."""
+    count, piece = site.stack, block.pieces[0]
+    size = site.reduction.size // count
+    above = (block.recipients // size, block.recipients % size)
+    number, recipients = above if site.axis else (
+        block.recipients % count, block.recipients // count
+    )  # fmt: skip
+    if site.reduction.batched and site.sender == "cluster":  # numbered as they are weighed
+        each = len(block.states) // site.reduction.size
+        block = replace(block, sources=recipients * each + block.rows % each)
+    for k in range(count):
+        rest = piece.rest
+        if rest is not None:
+            rest = rest[k * size : (k + 1) * size] if site.axis else rest[k::count]
+        own = replace(piece, site=site, channels=piece.channels + k * width, rest=rest)
+        one = replace(block, pieces=(own,), recipients=recipients)
+        yield _of_recipients(one, site, False, number == k, block.kind)
 
 
 def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:

@@ -96,10 +96,8 @@ EXTENSIONS = ("torch_scatter", "torch_sparse", "pyg")
 """Namespaces of extensions with operations that read or write rows of nodes."""
 SILENT = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
-MOVES = {
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
-    "permute", "transpose", "t", "movedim",
-}  # fmt: skip
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+MOVES = VIEWS | {"unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "movedim"}
 SAME = {"alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "dropout",
         "native_dropout"}  # fmt: skip
 GATHERS = {"index_select", "index", "embedding"}

@@ -330,8 +330,41 @@ def _view(apply: Callable[..., Any]) -> Callable[[OpContext], list[Behind]]:
 
 
 def _shaped(c: OpContext) -> list[Behind]:
-    shape = c.out.shape
-    return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in c.rows(c.args[0]))]
+    shape, known = c.out.shape, c.rows(c.args[0])
+    if len(known) == 1 and known[0].ids.numel() and not c.are_nodes(known[0]):
+        counted = _unstacked(c, known[0])
+        if counted is not None:
+            return [(counted,)]
+    return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in known)]
+
+
+def _is_plain(c: OpContext) -> bool:
+    """Whether strides are set to those of a plain tensor of the same shape, as in
+    ``adaptive_avg_pool1d``."""
+    shown = [rows.ids.shape for rows in c.rows(c.args[0])]
+    return c.out.is_contiguous() and all(shape == c.out.shape for shape in shown)
+
+
+def _unstacked(c: OpContext, rows: NodeRows) -> NodeRows | None:
+    """The nodes behind a view of sums into several rows per node, which were counted as things of
+    their own."""
+    first = next((axis for axis, size in enumerate(rows.ids.shape) if size > 1), 0)
+    nodes, shape = rows.along(first), c.out.shape
+    if nodes is None or bool(nodes.diff().ne(1).any()):
+        return None
+    for axis in (1, 0):
+        if is_stack(shape, axis, len(nodes)):
+            counted = c.counted(shape, axis)
+            if c.are_nodes(counted):
+                return counted
+    return None
+
+
+def is_stack(shape: Sequence[int], axis: int, total: int) -> bool:
+    """Whether a view of so many rows is [K, n, …], axis 1 that of recipients, or [n, K …], 0."""
+    if axis == 1:
+        return len(shape) > 1 and min(shape[:2]) > 1 and shape[0] * shape[1] == total
+    return len(shape) > 0 and 1 < shape[0] < total and total % shape[0] == 0
 
 
 def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
@@ -987,6 +1020,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
         "unsafe_split",
         "repeat_interleave", "narrow", "movedim")},
     "view_as_real": _view(lambda ids: ids.unsqueeze(-1).expand(*ids.shape, 2)),
+    "as_strided": lambda c: _same(c) if _is_plain(c) else _unknown(c),
     "cat": _joined(torch.cat),
     "stack": _joined(torch.stack),
     "index_select": lambda c: _picked(c, *c.args[:3]),

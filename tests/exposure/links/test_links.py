@@ -185,6 +185,11 @@ def test_a_saved_solution_of_links_keeps_their_ends(tmp_path):
     assert again.check(exposure).ok
 
 
+def complex_product(z, links):
+    whole = torch.view_as_complex(torch.stack([z, -z], -1))
+    return (whole[links[0]] * whole[links[1]].conj()).real.sum(1)
+
+
 def test_what_cannot_be_told_is_refused_by_name():
     data = graph()
     with pytest.raises(InputError, match="link 0 joins node 3 with itself"):
@@ -195,6 +200,8 @@ def test_what_cannot_be_told_is_refused_by_name():
         gr.expose_links(Encoder().double(), data)
     with pytest.raises(ExposureRefused, match="looks up no rows"):
         gr.expose_links(Encoder().double(), data, decoder=lambda z, links: (z @ z.t())[links[0], 0])
+    with pytest.raises(ExposureRefused, match="looks up complex numbers; keep the real"):
+        gr.expose_links(Encoder().double(), data, decoder=complex_product)
 
     strongest = EncodeDecode(lambda i, o: SAGEConv(i, o, aggr="max")).double()
     with pytest.raises(ExposureRefused, match="scatter_reduce"):

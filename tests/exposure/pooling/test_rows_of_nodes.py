@@ -211,3 +211,12 @@ def test_merged_nodes_are_clusters() -> None:
 
     torch.manual_seed(1)
     assert set(gr.expose(Merged().double(), batch_of()).to_frame()["source_type"]) == {"cluster"}
+
+
+def test_clusters_that_attention_pools_are_those_of_their_graph() -> None:
+    """The attention of PyG lays clusters out one above the other, cluster 0 of all graphs first."""
+    torch.manual_seed(1)
+    pool = Pooled(pyg.aggr.GraphMultisetTransformer(WIDTH, 3, heads=2)).double()
+    frame = gr.expose(pool, batch_of()).to_frame()
+    assert set(frame["source_type"]) == {"cluster"} and frame["group"].nunique() == 2
+    assert (frame["source"] // 3 == frame["graph"]).all()

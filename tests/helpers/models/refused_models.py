@@ -47,7 +47,11 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "LSTM aggregator": (
         lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")),
-        r"`conv2` \(SAGEConv\)",
+        r"`conv2` \(SAGEConv\) reads the messages of a node in order",
+    ),
+    "LSTM aggregator alone": (
+        lambda: pyg.SAGEConv(5, 4, aggr="lstm"),
+        r"the forward of SAGEConv reads the messages of a node in order",
     ),
     "models.EdgeCNN": (
         lambda: models.EdgeCNN(5, 8, 2, 4),
