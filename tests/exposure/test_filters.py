@@ -245,3 +245,14 @@ def test_a_wrong_filter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "polynomial", wrong)
     with pytest.raises(ExposureRefused, match="differs from what was read off it by"):
         expose(model, plain())
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+@pytest.mark.parametrize("kind", [pyg.SGConv, pyg.TAGConv, pyg.SSGConv])
+def test_the_last_of_several_hops_is_said_to_be_the_last_only(kind: Any, hops: int) -> None:
+    more = {"alpha": 0.1} if kind is pyg.SSGConv else {}
+    data = plain()
+    model = kind(data.num_features, 3, K=hops, **more).double()
+    for asked in ("paths", "last"):
+        exposure = expose(model, data, hops=asked)
+        assert exposure.scope == ("last hop only" if asked == "last" and hops > 1 else "")
