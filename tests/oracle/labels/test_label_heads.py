@@ -196,7 +196,7 @@ def test_a_part_that_does_not_win_when_run_again_is_noticed(bent):
     assert not solution.check(replace(bent, replay=lambda lam: -bent.replay(lam).abs())).ok
 
 
-def test_a_range_is_the_best_that_any_round_attained_and_proved(monkeypatch):
+def test_a_range_is_the_best_that_any_round_attained_and_proved():
     """Whatever the rounds say of each question, stated is the largest margin and least bound."""
     torch.manual_seed(0)
     bent = exposed(nn.Sequential(nn.ReLU(), nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), "values")
