@@ -158,3 +158,16 @@ def test_what_cannot_be_captured_is_trained_eagerly():
         fitted = fit(Syncing(), replace(PLAIN, epochs=30))
     assert bool(fitted.parameters["value"].isfinite().all())
     assert torch.rand(3, device="cuda").isfinite().all()
+
+
+@pytest.mark.parametrize("when", range(6))
+def test_a_member_diverges_at_any_epoch_the_state_after_the_last_among_them(when):
+    class Diverging(Scripted):
+        def losses(self, trunk: None) -> torch.Tensor:
+            return super().losses(trunk) * (torch.nan if self.epoch == when else 1.0)
+
+    budget = replace(PLAIN, epochs=5, epoch_zero=True)
+    fitted = fit(Diverging([[i] for i in range(6)], [1.0]), budget)
+    assert fitted.diverged.tolist() == [True]
+    assert fitted.best_epoch.tolist() == [max(when - 1, 0)]
+    assert fitted.best_score.tolist() == [when - 1]

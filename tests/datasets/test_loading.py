@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gnn_repair.catalog import DATASETS, DatasetSpec
-from gnn_repair.datasets import load_dataset
+from gnn_repair.datasets import load_dataset, loading
 from gnn_repair.datasets.loading import CacheWarning, load
 from gnn_repair.errors import DatasetError, SplitError
 
@@ -276,3 +276,24 @@ def test_a_changed_file_is_not_answered_from_the_cache(arrays: Arrays, place: Pl
     arrays["node_labels"] %= 5
     np.savez(root / spec.files[0].path, **arrays)
     torch.testing.assert_close(load(spec, root).x, torch.full((72, 5), 2.0))
+
+
+def test_every_draw_has_a_cached_graph_of_its_own(
+    arrays: Arrays, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, root = place("roman-empire", arrays)
+    parse, parsed = loading._parse, []
+
+    def drawn(spec: DatasetSpec, folder: Path, draw: Any) -> Any:
+        parsed.append(draw)
+        data = parse(spec, folder, draw)
+        if draw == "numpy":
+            data.train_mask, data.test_mask = data.test_mask, data.train_mask
+        return data
+
+    monkeypatch.setattr(loading, "_parse", drawn)
+    torch_first, numpy, again = (load(spec, root, draw) for draw in ("torch", "numpy", "torch"))
+    assert parsed == ["torch", "numpy"]
+    torch.testing.assert_close(numpy.test_mask, torch_first.train_mask)
+    torch.testing.assert_close(again.train_mask, torch_first.train_mask)
+    assert not torch.equal(numpy.train_mask, torch_first.train_mask)

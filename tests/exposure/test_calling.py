@@ -14,6 +14,8 @@ from torch_geometric.nn import models
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure.calling import EXPECTED_SLACK, check_expected
+from gnn_repair.exposure.pieces import EXACT
 from tests.helpers.models.convolutions import NODES, graph
 
 
@@ -362,3 +364,20 @@ def test_logits_among_other_outputs() -> None:
 
     with pytest.raises(InputError, match=r"returns torch.int64 \(predictions have no margins\)"):
         expose(built(decided), data)
+
+
+@pytest.mark.parametrize("huge", [1.0, 1e3, 1e9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_huge_row_excuses_no_other_beyond_its_share_of_the_mean(huge, dtype) -> None:
+    logits = torch.ones(100, 3, dtype=dtype)
+    logits[0] = huge
+    slack = EXPECTED_SLACK * max(EXACT[dtype], 4 * torch.finfo(dtype).eps) * float(logits.mean())
+    for times, fits in ((0.5, True), (3.0, False)):
+        theirs = logits.double().clone()
+        theirs[7, 1] += times * slack
+        theirs = theirs.to(dtype)
+        if fits:
+            check_expected(theirs, logits, False, "forward(x)")
+        else:
+            with pytest.raises(InputError, match=r"at 1 of 100 nodes \(the first is node 7\)"):
+                check_expected(theirs, logits, False, "forward(x)")

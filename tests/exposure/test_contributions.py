@@ -193,3 +193,23 @@ def test_what_a_product_is_added_to_is_scaled_as_the_model_scales_it():
     exposure = expose(model, {"x": x})
     torch.testing.assert_close(exposure.mass[0, :, 0], 2 * adjacency.sum(1))
     torch.testing.assert_close(exposure.fixed_logits[0], 0.5 * model.own(x).detach())
+
+
+@pytest.mark.parametrize("conv", [pyg.GCNConv, pyg.SAGEConv])
+def test_what_messages_contribute_is_in_double_precision_of_a_float32_model(conv: Any) -> None:
+    torch.manual_seed(0)
+    data, last, linear = graph(), conv(5, 8), nn.Linear(8, CLASSES)
+    x = data.x = data.x.float()
+
+    model = pyg.Sequential("x, edge_index", [(last, "x, edge_index -> x"), linear])
+    exposure = expose(model, data)
+    weight = linear.weight.double()
+    if conv is pyg.GCNConv:
+        told = last.lin(x).double() @ weight.t()
+    else:
+        told = x.double() @ (weight @ last.lin_l.weight.double()).t()
+    assert exposure.coefficients.dtype == torch.float32
+    found = exposure.contributions[0]
+    torch.testing.assert_close(
+        found, told[exposure.sources.long()].detach(), rtol=1e-13, atol=1e-13
+    )

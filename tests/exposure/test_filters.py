@@ -274,3 +274,14 @@ def test_hops_that_are_added_up_from_zero_are_one_filter(how: str) -> None:
     dense[owner, exposure.sources[exposure.rows.long()].long()] = exposure.coefficients[0]
     assert exposure.num_groups == 1
     torch.testing.assert_close(dense, power(1) + power(2) + power(3))
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+@pytest.mark.parametrize("kind", [pyg.SGConv, pyg.TAGConv, pyg.SSGConv])
+def test_the_last_of_several_hops_is_said_to_be_the_last_only(kind: Any, hops: int) -> None:
+    more = {"alpha": 0.1} if kind is pyg.SSGConv else {}
+    data = plain()
+    model = kind(data.num_features, 3, K=hops, **more).double()
+    for asked in ("paths", "last"):
+        exposure = expose(model, data, hops=asked)
+        assert exposure.scope == ("last hop only" if asked == "last" and hops > 1 else "")

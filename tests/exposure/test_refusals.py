@@ -15,6 +15,7 @@ from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure import from_model as exposing
 from gnn_repair.exposure.record import build as sizes
+from gnn_repair.exposure.record import replay as replaying
 from tests.helpers.models.convolutions import CASES, NODES, graph
 from tests.helpers.models.convolutions import Net as CaseNet
 from tests.helpers.models.refused_models import REFUSED, Net
@@ -207,4 +208,29 @@ def test_broken_weights_and_data_are_named(data: Data) -> None:
         expose(model, data)
     data.x[3, 1] = torch.inf
     with pytest.raises(InputError, match=r"NaN or infinite values, and so does data\.x"):
+        expose(Net(), data)
+
+
+@pytest.mark.parametrize("machine", [None, 5, 9])
+@pytest.mark.parametrize("container", [None, 5, 9])
+def test_the_least_memory_that_is_told_is_what_is_left(
+    machine: int | None, container: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reader(told: int | None) -> Any:
+        return lambda: int("max" if told is None else told)  # no limit is written as a word
+
+    monkeypatch.setattr(sizes, "_meminfo", reader(machine))
+    monkeypatch.setattr(sizes, "_control_group", reader(container))
+    told = [one for one in (machine, container) if one is not None]
+    assert sizes.available_memory() == (min(told) if told else None)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("gap", [1.0, float("nan")])
+def test_a_model_that_differs_at_any_draw_is_not_certified(
+    at: int, gap: float, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = iter([0.0] * at + [gap] + [0.0] * (1 - at))
+    monkeypatch.setattr(replaying, "relative_gap", lambda *_: next(given))
+    with pytest.raises(ExposureRefused, match=r"no rounding|gives NaN"):
         expose(Net(), data)

@@ -68,3 +68,17 @@ def test_the_temperature_ends_where_it_is_looked_for(right, expected):
     )
     found = TemperatureScaling().fit(shifted, *MASKS, device="cpu").parameters["temperature"]
     torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_temperature_does_not_hang_on_how_many_nodes_other_members_have(count):
+    exposure, val = toy_exposure("sage"), DATA.val_mask[:, :2].clone()
+    val[val[:, 0].nonzero()[count:, 0], 0] = False
+    assert val.sum(0).tolist()[0] == count < int(val[:, 1].sum())
+    together = TemperatureScaling().fit(exposure, DATA.y, DATA.train_mask[:, :2], val)
+    for s in range(2):
+        one = DATA.train_mask[:, s], val[:, s]
+        alone = TemperatureScaling().fit(exposure.member(s), DATA.y, *one)
+        torch.testing.assert_close(
+            together.parameters["temperature"][s], alone.parameters["temperature"][0]
+        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
+from gnn_repair.repair.model import in_place
 
 WIDTH = 5
 SHORT = Budget(10, None, 0.05, 0.0)
@@ -375,3 +378,38 @@ def test_whole_graphs_are_taken_with_what_in_them_asks_for_gradients():
     data.x.requires_grad_()
     (gradient,) = torch.autograd.grad(repaired(data).sum(), data.x)
     assert float(gradient.abs().max()) > 0
+
+
+def test_another_model_in_the_place_of_the_first_is_the_one_that_is_run(served):
+    repaired, _, model, data = served
+    given = data.x, data.edge_index
+    told = repaired(*given)
+    repaired.model = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    torch.testing.assert_close(repaired(*given), told)
+    repaired.model = copy.deepcopy(repaired.model).double()
+    double = repaired(data.x.double(), data.edge_index)
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double.float(), told, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+def test_logits_by_type_are_put_in_their_own_place_among_several_outputs(form, order):
+    """Embeddings by type and a loss beside them, in every order."""
+    exposure = SimpleNamespace(names=SimpleNamespace(recipient="a"), num_classes=3)
+    parts = [
+        {"a": torch.zeros(4, 5), "b": torch.ones(2, 5)},
+        {"a": torch.zeros(4, 3), "b": torch.ones(2, 3)},
+        torch.tensor(1.0),
+    ]
+    logits = torch.full((4, 3), 7.0)
+    found = in_place(form(parts[i] for i in order), logits, exposure)
+    assert type(found) is form
+    for i, part in zip(order, found, strict=True):
+        if i == 1:
+            assert part["a"] is logits and part["b"] is parts[1]["b"]
+        else:
+            assert part is parts[i]

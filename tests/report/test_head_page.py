@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.oracle import reach, solve
 from gnn_repair.reporting import gather, plots, report
 from gnn_repair.reporting.figures import hull, plane_of
+from gnn_repair.reporting.payload import run_payload
 from tests.helpers.report.browser import DESKTOP, PHONE, missing
 
 CLASSES, NODES = 4, 60
@@ -151,3 +153,18 @@ def test_a_node_is_told_in_words_and_drawn_without_a_polygon(browser, world, gra
         assert "is not linear" in browser.driver.find_element("id", "what-if-line").text
         assert not browser.messages()
     assert "can" in told and ("undecided" if kind == "softplus" else "cannot") in told
+
+
+@pytest.mark.parametrize("limit", [None, 12_000])
+def test_every_opened_node_has_its_own_reason(graph, limit):
+    torch.manual_seed(0)
+    evidence = gather(expose(Tailed(nn.Softplus(threshold=19)), graph), graph.y)
+    count = len(evidence.nodes)
+    # Reasons that tell the nodes apart.
+    reasons = np.array([f"node {node}" if node % 3 else "" for node in evidence.nodes])
+    evidence = replace(evidence, head=replace(evidence.head, reasons=reasons))
+    words, arrays = run_payload(evidence, limit=limit)
+    opened = arrays["nodes"][: words["explored"]]
+    assert (len(opened) == count) == (limit is None) and len(opened) > 3
+    told = {str(i): f"node {node}" for i, node in enumerate(opened) if node % 3}
+    assert words["head"]["reasons"] == told

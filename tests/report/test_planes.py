@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, write_figures
 from gnn_repair.reporting.figures import (
     convex_hull,
+    draw_degree,
+    draw_homophily,
     draw_polytope,
     group_slices,
     hull,
@@ -98,3 +101,21 @@ def test_two_classes_are_drawn_on_a_line():
         assert bar.get_x() == pytest.approx(-other.margin[0], abs=1e-7)
         labels = [tick.get_text() for tick in axes.get_yticklabels()]
         assert labels == ["Frozen", "Oracle", "Reweight", "all mixtures", "terms, each alone"]
+
+
+@pytest.mark.parametrize("draw", [draw_degree, draw_homophily])
+def test_errors_without_an_answer_are_neither_reachable_nor_not(draw):
+    """Bars of a figure whose undecided errors are taken out by hand are the same."""
+    exposure, y = make_exposure(nodes=200)
+    evidence = gather(exposure, y, edge_index=torch.randint(200, (2, 900)))
+    errors = np.flatnonzero(~evidence.right)
+    margin = evidence.margin.copy()
+    margin[errors[::2]] = np.nan
+    torn = replace(evidence, margin=margin)
+    left = torn.cut(np.setdiff1d(np.arange(len(margin)), errors[::2]))
+    bars = []
+    for one in (evidence, torn, left):
+        axes = Figure().add_subplot()
+        draw(axes, one)
+        bars.append([patch.get_height() for patch in axes.patches])
+    assert bars[1] == pytest.approx(bars[2]) and bars[0] != pytest.approx(bars[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch_geometric.nn import GIN
@@ -127,3 +129,22 @@ def test_what_no_file_can_hold_is_not_kept_and_fails_nothing(tmp_path):
     outcome = run_study({"mine": DATA}, {"odd": own}, [0], store=tmp_path, **options)
     assert outcome.stored == 1 and not outcome.failures
     assert Store(tmp_path).models(PROTOCOL.digest, Run("mine", "odd", 0)) == {}
+
+
+@pytest.mark.parametrize("brings", [True, False])
+def test_a_record_that_gets_further_methods_keeps_its_models(store, tmp_path, brings):
+    digest, run = PROTOCOL.digest, Run("mine", "gcn", 1)
+    whole = store.get(digest, run)
+    kept = {name: path.read_bytes() for name, path in store.models(digest, run).items()}
+    first, further = Store(tmp_path / "first"), Store(tmp_path / "further")
+    halves = {"frozen", *METHODS[:2]}, set(METHODS[2:]) if brings else set()
+    for place, methods, models in zip(
+        (first, further), (METHODS[:2], METHODS[2:]), halves, strict=True
+    ):
+        place.begin(store.protocol(digest))
+        own = {name: whole.methods[name] for name in methods}
+        place.put(replace(whole, methods=own, models={name: kept[name] for name in models}))
+    assert merge([further.root], first.root).united == 1
+    assert set(first.get(digest, run).methods) == set(METHODS)
+    found = {name: path.read_bytes() for name, path in first.models(digest, run).items()}
+    assert found == {name: kept[name] for name in halves[0] | halves[1]}

@@ -615,7 +615,7 @@ def certify(
     draws = [
         random_mixed(mixture, seed) for seed in range(2 if mixture.segments.numel() <= FEW else 1)
     ]
-    worst, frozen = 0.0, logits.double()
+    gaps, frozen = list[float](), logits.double()
     frozen = centre(frozen) if shifted else frozen
     for draw in draws:
         # The model sees λ in its own precision, and so must the prediction.
@@ -624,9 +624,13 @@ def certify(
         expected = exposure.logits(coefficients.unsqueeze(0))[0]
         if shifted:
             seen, expected = centre(seen), centre(expected)
-        ratio = relative_gap(seen, expected, frozen, logits.dtype)
-        worst = ratio if not ratio <= worst else worst  # NaN wins
-    return worst
+        gaps.append(relative_gap(seen, expected, frozen, logits.dtype))
+    return largest_gap(gaps)
+
+
+def largest_gap(gaps: Sequence[float]) -> float:
+    """The largest; NaN where any is, which max() would lose."""
+    return float(torch.tensor(gaps, dtype=torch.float64).max())
 
 
 def relative_gap(seen: Tensor, expected: Tensor, frozen: Tensor, dtype: torch.dtype) -> float:

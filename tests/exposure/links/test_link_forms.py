@@ -6,9 +6,11 @@ import re
 
 import pytest
 import torch
+from torch_geometric.data import Data, HeteroData
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.links.calls import chosen_links, relation_of
 from tests.helpers.models.link_form_models import (
     BACK,
     RATES,
@@ -150,3 +152,37 @@ def test_which_relation_is_asked_about():
         gr.expose_links(model, data, torch.tensor([[0], [12]]), relation=RATES)
     with pytest.raises(InputError, match="without types of nodes; leave it out"):
         gr.expose_links(Embedding().double(), graph(), relation=RATES, decoder=product)
+
+
+FOLLOWS, LIKES = ("user", "follows", "user"), ("user", "likes", "user")
+
+
+@pytest.mark.parametrize(
+    "held", [[], [RATES], [FOLLOWS], [RATES, FOLLOWS], [FOLLOWS, LIKES, RATES]]
+)
+def test_a_relation_is_taken_for_granted_where_one_alone_holds_links(held):
+    data = HeteroData()
+    for kind in (RATES, FOLLOWS, LIKES):
+        data[kind].edge_index = torch.tensor([[0], [1]])
+    for kind in held:
+        data[kind].edge_label_index = torch.tensor([[0], [1]])
+    if len(held) == 1:
+        assert relation_of(data, None) == held[0]
+    else:
+        with pytest.raises(InputError, match=f"{len(held)} relations of data hold edge_label_ind"):
+            relation_of(data, None)
+    assert relation_of(data, LIKES) == LIKES
+
+
+@pytest.mark.parametrize("relation", [None, RATES, FOLLOWS])
+def test_a_link_joins_two_different_nodes(relation):
+    """Numbers are equal in every case; only between two types are they of two nodes."""
+    data = Data(num_nodes=4) if relation is None else HeteroData()
+    for kind in set((relation or ())[::2]):
+        data[kind].num_nodes = 4
+    links = torch.tensor([[0, 2], [1, 2]])
+    if relation == RATES:
+        assert torch.equal(chosen_links(data, links, relation), links)
+    else:
+        with pytest.raises(InputError, match=r"link 1.* joins \w+ 2 with itself"):
+            chosen_links(data, links, relation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch_geometric.nn import GraphConv, SAGEConv
 import gnn_repair as gr
 from gnn_repair.datasets import planted_links
 from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.links import from_model
 from tests.helpers.models.link_models import BENT, EXACT, WIDTH, EncodeDecode, Encoder, Whole, dot
 
 NODES = 50
@@ -291,3 +294,12 @@ def test_some_links_by_mask_and_by_number():
     assert exposure.to_frame(mask)["link"].unique().tolist() == [2, 6]
     with pytest.raises(InputError, match="does not exist"):
         gr.solve(exposure, "flip", [exposure.num_links])
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("gap", [1.0, float("nan")])
+def test_the_worst_draw_counts_and_no_number_is_the_worst(at, gap, monkeypatch):
+    given = iter([0.0] * at + [gap] + [0.0] * (2 - at))
+    monkeypatch.setattr(from_model, "relative_gap", lambda *_: next(given))
+    with pytest.raises(ExposureRefused, match=re.escape(f"by {gap:.1e} of what they move")):
+        gr.expose_links(EncodeDecode().double(), graph())

@@ -117,3 +117,30 @@ def test_nodes_hear_two_sums_over_the_same_edges():
     assert (exposure.num_groups, tied.num_groups) == (2, 1)
     torch.testing.assert_close(tied.replay(weight), tied.logits(weight)[0])
     assert gr.expose(GCNConv(5, 3).double(), data, outputs="values").tied().num_groups == 1
+
+
+def test_clusters_of_the_same_numbers_are_not_the_same_clusters():
+    """Pairs of nodes: neighbours in number, or one of each half of a graph; numbered alike."""
+
+    class Clusters(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lins = nn.ModuleList([nn.Linear(5, 3), nn.Linear(5, 3)])
+
+        def forward(self, x, batch):
+            half = batch.bincount() // 2
+            start, place = half.cumsum(0) - half, torch.arange(len(x))
+            local = place - 2 * start[batch]
+            pairs = start[batch] + local // 2, start[batch] + local % half[batch]
+            graph_of = torch.arange(len(half)).repeat_interleave(half)
+            return sum(
+                lin(global_mean_pool(global_mean_pool(x, pair).relu(), graph_of))
+                for lin, pair in zip(self.lins, pairs, strict=True)
+            )
+
+    torch.manual_seed(0)
+    exposure = gr.expose(Clusters().double(), batch(2), outputs="classes")
+    group = torch.repeat_interleave(exposure.segments.diff()) % exposure.num_groups
+    assert torch.equal(*(exposure.sources[exposure.rows[group == g].long()] for g in (0, 1)))
+    with pytest.raises(InputError, match="no two groups of this exposure can share"):
+        exposure.tied()

@@ -235,3 +235,13 @@ def test_a_sign_that_is_assumed_twice_covers_nothing(solution, exposure):
         unit=proofs.unit[again], sign=both, multiplier=proofs.multiplier[again],
     )  # fmt: skip
     assert not replace(one, proofs=doubled).check(exposure).ok
+
+
+def test_no_weight_on_the_asked_class_itself_proves_anything(solution, exposure):
+    """Its margin over itself is 0 whatever λ is, so that mixture would exclude every class."""
+    question = np.repeat(np.arange(len(solution)), np.diff(solution.proofs.indptr))
+    own = np.eye(CLASSES)[solution.target[question]]
+    for share in (1.0, 0.5, 1e-3):
+        weights = share * own + (1 - share) * solution.proofs.weights
+        found = with_proofs(solution, weights=weights).check(exposure)
+        assert found.negative >= share and not found.ok

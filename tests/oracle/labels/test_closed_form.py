@@ -287,3 +287,13 @@ def test_the_simplex_on_two_classes_agrees():
     row = bench_labels(nodes=120, labels=4, neighbours=5)
     assert row["terms"] == 120 * 2 * 5
     assert row["largest difference"] < 1e-12
+
+
+@pytest.mark.parametrize("threshold", [-0.5, 0.0, 0.5])
+def test_a_frame_says_what_is_predicted_at_the_threshold_that_was_asked(threshold):
+    exposure = random_exposure(2)
+    frame = gr.solve(exposure, truths(2), threshold=threshold).to_frame(exposure)
+    logits = exposure.frozen_logits.numpy()[frame["member"], frame["node"], frame["label"]]
+    assert frame["predicted"].tolist() == (logits > threshold).tolist()
+    above = np.where(frame["wanted"], logits - threshold, threshold - logits)
+    assert frame["frozen_margin"].to_numpy() == pytest.approx(above)

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from torch import nn
 
 from gnn_repair.errors import InputError
 from gnn_repair.methods import NOTHING, UNCLEAR
@@ -287,3 +289,21 @@ def at(name, place, value):
 def test_what_no_ladder_could_hold_is_refused(change, words):
     with pytest.raises(InputError, match=words):
         EvidenceLadder(folds=2).check_constants(held(**change))
+
+
+def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():
+    """Folds of very different sharpness, and a temperature by another method."""
+    told = (TOLD[:2] * (1.0 + DEALT).view(1, -1, 1)).log_softmax(2)
+    found = likelihoods(told, LABELS, DEALT, FOLDS)
+    for said, own in zip(told, found, strict=True):
+        for fold in range(FOLDS):
+            here, others = fold == DEALT, fold != DEALT
+
+            def loss(inverse, said=said, others=others):
+                return float(nn.functional.cross_entropy(said[others] * inverse, LABELS[others]))
+
+            best = minimize_scalar(loss, bounds=(0.01, 20), method="bounded").x
+            expected = -nn.functional.cross_entropy(
+                said[here] * best, LABELS[here], reduction="none"
+            )
+            torch.testing.assert_close(own[here], expected, rtol=1e-3, atol=1e-3)

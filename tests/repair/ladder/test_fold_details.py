@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CrossFitted, NodeTranslation, TemperatureScaling
+from gnn_repair.repair.folds import kept_rows, middle_copy
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
@@ -69,3 +72,27 @@ def test_unchanged_is_what_every_copy_left_as_it_was():
     other = replace(held, repair=CrossFitted(never, folds=3))
     assert altered(other, "best_epochs", epochs).unchanged.tolist() == [False, False]
     assert fitted(TemperatureScaling()).unchanged.tolist() == [False, False]
+
+
+def test_a_member_diverged_where_any_of_its_copies_did():
+    gone = torch.tensor(list(itertools.product([False, True], repeat=K)))
+    epochs = torch.stack([torch.randperm(K) for _ in gone])
+    stack = {"best_epoch": epochs, "epochs_run": epochs + 7, "diverged": gone}
+    found = middle_copy({name: value.flatten() for name, value in stack.items()}, K)
+    assert found["diverged"].tolist() == [any(row) for row in gone.tolist()]
+    assert found["best_epoch"].tolist() == [1] * len(gone)
+    assert found["epochs_run"].tolist() == [8] * len(gone)
+
+
+@pytest.mark.parametrize("classes", range(2, 6))
+def test_rows_of_nodes_that_were_not_exposed_are_nobody_s_probabilities(classes):
+    told = torch.randn(S, NODES, classes).log_softmax(2)
+    told[1, 3] = 0
+    for nodes in itertools.combinations(range(NODES), 2):
+        exposure = SimpleNamespace(recipients=torch.tensor(nodes))
+        if 3 in nodes:
+            with pytest.raises(InputError, match="were not exposed when it was fitted"):
+                kept_rows(told, exposure, "it")
+        else:
+            found = kept_rows(told, exposure, "it")
+            torch.testing.assert_close(found, told[:, list(nodes)].double())
