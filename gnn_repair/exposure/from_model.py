@@ -654,6 +654,7 @@ class Exposing:
         within = set(analysis.within(own))
         beside = {p for p in analysis.beside(own) if p not in within or self._is_pool(analysis, p)}
         beside |= set(analysis.moved_in(own, self.spaces.total))
+        beside |= set(analysis.looked_at())
         return held_parts(analysis, self.where, own, beside)
 
     def _is_pool(self, analysis: Analysis, place: int) -> bool:
@@ -796,8 +797,9 @@ def held_parts(
     for place in sorted({*beside, *within} - set(own)):
         step = analysis.record.steps[place]
         names = found.setdefault((where(step.module), place in beside), [])
-        if step.name not in names:
-            names.append(step.name)
+        name = "item" if step.looks else step.name  # of which there are several kinds
+        if name not in names:
+            names.append(name)
     return tuple(HeldPart(title, tuple(names), near) for (title, near), names in found.items())
 
 

@@ -431,6 +431,18 @@ class Analysis:
                     "change; write that choice with torch.where"
                 )
 
+    def looked_at(self) -> list[int]:
+        """Operations that show Python numbers of nodes; what it does with them is not recorded.
+
+        Whole numbers are counts and sizes.
+        """
+        return [
+            place for place, step in enumerate(self.record.steps)
+            if step.looks and not self._only_finite(step)
+            and any(self.value(n).floating or self.value(n).dtype == torch.bool for n in step.reads)
+            and any(self.value(number).rows for number, _ in self.behind(step.reads))
+        ]  # fmt: skip
+
     def _only_finite(self, step: RecordedStep) -> bool:
         """Whether what is looked at only says that numbers are finite, which all of them are."""
         todo = list(step.reads)
