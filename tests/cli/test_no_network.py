@@ -44,12 +44,19 @@ def call(monkeypatch, *arguments):
     return int(caught.value.code or 0)
 
 
-def test_the_demo_reaches_nobody(heard, monkeypatch, tmp_path):
+def test_the_demo_goes_the_whole_way_and_reaches_nobody(heard, monkeypatch, tmp_path, capsys):
     """It trains, exposes, asks the oracle, repairs, stores and reports."""
     monkeypatch.setattr("gnn_repair.cli.demo.SETTINGS", TINY)
     assert call(monkeypatch, "demo", "--report", str(tmp_path / "page.html")) == 0
     assert heard == []
+    told = capsys.readouterr()
+    for part in ("The built-in graph", "Exposure of GCN on builtin", "chance", "Set translation"):
+        assert part in told.out
+    assert "builtin × gcn: 2 splits in" in told.err and "All of it took" in told.out
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    # One model per page: the nodes are of the very run whose accuracies the overview shows.
+    assert text.startswith("<!DOCTYPE html>")
+    assert "trained with splits 0 to 1; the stored models" in text
     for address in ("http://", "https://", "//cdn", "@import"):
         assert address not in text.replace("http://www.w3.org/", "")
 

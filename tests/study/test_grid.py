@@ -151,7 +151,7 @@ def work(shared, case, tell):
     time.sleep(0.05)
     return fake_case(shared, case, tell)
 
-run_study(["cora"], [f"b{{i}}" for i in range(40)], range(3), store={store!r}, work=work)
+run_study(["cora"], [f"b{{i}}" for i in range(12)], range(3), store={store!r}, work=work)
 print("finished")
 """
 
@@ -174,10 +174,10 @@ def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):
     process.wait()
     survivors = list(Store(tmp_path).records(PAPER.digest))
     complete = [r.backbone for r in survivors if r.split == 2]
-    assert wanted <= len(complete) < 40
+    assert wanted <= len(complete) < 12
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("split-*.json")}
     resumed = start(tmp_path)
     assert resumed.communicate(timeout=300)[0] == "finished\n"
-    assert len(list(Store(tmp_path).records(PAPER.digest))) == 120
+    assert len(list(Store(tmp_path).records(PAPER.digest))) == 36
     # What was stored before the kill was not run again.
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps

@@ -6,60 +6,42 @@ import multiprocessing
 import os
 import signal
 import time
+from itertools import islice
 from pathlib import Path
 
 from gnn_repair.study import ProcessEngine
 from gnn_repair.study.engine import Failure
 
 
-def meet(folder, task, tell):
-    """Wait until another task is running too."""
+def work(folder, task, tell):
+    """1 and 2 wait for each other, 3 raises, 4 is killed, 5 gives its square, 0 never ends."""
     tell(f"task {task}")
     Path(folder, f"{task}-{os.getpid()}").touch()
     deadline = time.monotonic() + 300
-    while len(list(Path(folder).iterdir())) < 2:
+    while task == 0 or (task < 3 and len(list(Path(folder).iterdir())) < 2):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return task * task
-
-
-def fragile(shared, task, tell):
-    """Task 1 raises, task 2 is killed, the others give their square."""
-    if task == 1:
+    if task == 3:
         raise ValueError("a planted fault")
-    if task == 2:
+    if task == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return task * task
 
 
-def endless(shared, task, tell):
-    while task:
-        time.sleep(0.01)
-    return task
-
-
-def test_tasks_run_at_the_same_time_and_each_once(tmp_path):
-    """Neither of two tasks ends before both have begun; the third reuses a process."""
-    heard = []
-    found = ProcessEngine(2).map(meet, [1, 2, 3], str(tmp_path), lambda *said: heard.append(said))
-    assert sorted(found) == [(1, 1), (2, 4), (3, 9)]
-    assert sorted(heard) == [(k, f"task {k}") for k in (1, 2, 3)]
-    processes = {path.name.split("-")[1] for path in tmp_path.iterdir()}
-    assert len(processes) == 2
-    assert str(os.getpid()) not in processes
-
-
-def test_an_error_and_a_death_are_failures_of_their_own_task():
-    found = dict(ProcessEngine(2).map(fragile, range(5)))
-    assert {task: found[task] for task in (0, 3, 4)} == {0: 0, 3: 9, 4: 16}
-    assert isinstance(found[1], Failure)
-    assert found[1].error == "ValueError: a planted fault"
-    assert found[2] == Failure("its process ended with exit code -9", "")
-
-
-def test_nothing_is_left_behind_when_nobody_listens_any_more():
-    results = ProcessEngine(2).map(endless, [0, 1])
-    assert next(results) == (0, 0)
+def test_tasks_run_side_by_side_fail_alone_and_leave_nothing_behind(tmp_path):
+    heard: list[tuple[int, str]] = []
+    results = ProcessEngine(2).map(
+        work, [1, 2, 3, 4, 5, 0], str(tmp_path), lambda *said: heard.append(said)
+    )
+    found = dict(islice(results, 5))
+    assert {task: found.get(task) for task in (1, 2, 5)} == {1: 1, 2: 4, 5: 25}
+    assert isinstance(found[3], Failure) and found[3].error == "ValueError: a planted fault"
+    assert found[4] == Failure("its process ended with exit code -9", "")
+    assert {(task, f"task {task}") for task in range(1, 6)} <= set(heard)
+    names = [path.name.split("-") for path in tmp_path.iterdir()]
+    ran = {int(task): int(process) for task, process in names}
+    assert len(names) == len(ran)  # each once
+    assert ran[1] != ran[2] and ran[3] in (ran[1], ran[2]) and os.getpid() not in ran.values()
     assert multiprocessing.active_children()
     results.close()
     assert not multiprocessing.active_children()

@@ -103,9 +103,11 @@ def test_a_real_case_is_the_same_on_a_worker(cluster, tmp_path):
         assert ours.oracle["test"] == theirs.oracle["test"]
 
 
+@LONG
 def test_the_oracle_shards_over_the_cluster(cluster):
     data = tiny_graph()
-    exposure = expose(train_backbone("sgc", data, [0, 1], device="cpu"))
+    budget = Budget(epochs=5, patience=None, learning_rate=1e-2, weight_decay=0.0)
+    exposure = expose(train_backbone("sgc", data, [0, 1], device="cpu", budget=budget))
     whole = solve(exposure, data.y, data.test_mask[:, :2])
     sharded = solve_oracle_sharded(
         exposure, data.y, data.test_mask[:, :2], shards=3, engine=RayEngine()
