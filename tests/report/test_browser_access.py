@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -178,7 +177,7 @@ def test_keys_do_what_the_mouse_does(browser, demo):
     sources = {int(v) for v in evidence.sources}
     assert sources
     for node in evidence.nodes[:60]:
-        browser.open(path, f"#node={node}")
+        browser.show(f"#node={node}")
         mark = "document.querySelector('#neighbourhood .go[tabindex=\"0\"]')"
         if browser.run(f"return Boolean({mark})"):
             break
@@ -227,8 +226,9 @@ def test_no_words_lie_over_others(browser, demo, page, width):
         browser.open(name, "", width)
         browser.unfold()
         assert browser.run(OVERLAPS, ".chart svg") == []
+    browser.open(path, "#nodes", width)
     for node in evidence.nodes[[0, 7, 100, 300, 500, 700]]:
-        browser.open(path, f"#node={node}&hide=none", width)
+        browser.show(f"#node={node}&hide=none")
         assert browser.run(OVERLAPS, "#plane svg, #logits svg, #neighbourhood svg") == []
 
 
@@ -428,18 +428,11 @@ def test_names_in_files_are_the_names(browser, named, tmp_path):
     )
     browser.open(path, "#nodes&order=node")
     browser.run("document.getElementById('nodes-csv').click()")
-    saved = waited(browser, tmp_path / "nodes.csv")
+    saved = tmp_path / "nodes.csv"
+    browser.wait(saved.is_file, "the file")
     with saved.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["node"]) for row in rows] == sorted(evidence.nodes)
     labels = evidence.labels
     assert {row["true class"] for row in rows if labels[int(row["node"])] == 3} == {TURNED[1:]}
     assert {row["true class"] for row in rows if labels[int(row["node"])] == 1} == {"dup (1)"}
-
-
-def waited(browser, path: Path) -> Path:
-    for _ in range(100):
-        if path.is_file():
-            return path
-        browser.settle()
-    raise AssertionError(f"{path.name} was not saved")

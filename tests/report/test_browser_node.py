@@ -478,7 +478,7 @@ def test_what_changed_comes_first_in_the_list_too(browser, world):
         ("both", right & (now == true)),
         ("none", ~right & (now != true)),
     ):
-        browser.open(path, f"#nodes&pair={pair}")
+        browser.show(f"#nodes&pair={pair}")
         assert browser.shown() == int(expected.sum()), pair
 
 

@@ -206,8 +206,8 @@ def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
     np.testing.assert_array_equal(some.chance, whole.classes.chance)
 
 
-def told(browser, path, node: int) -> tuple[str, str, list[str]]:
-    browser.open(path, f"#node={node}")
+def told(browser, node: int) -> tuple[str, str, list[str]]:
+    browser.show(f"#node={node}")
     chips = browser.run(
         "return [...document.querySelectorAll('.chip')].map(chip => chip.textContent)"
     )
@@ -236,13 +236,14 @@ def test_the_tile_of_changes_is_their_median(browser, world, tmp_path, fewer):
 def test_the_headline_leads_with_the_smallest_change(browser, world):
     exposure, y, evidence, path = world
     seen = set()
+    browser.open(path)
     for i in range(len(evidence.nodes)):
         node, true = int(evidence.nodes[i]), int(evidence.true_class[i])
         kind = "right" if evidence.right[i] else "can" if evidence.reachable[i] else "cannot"
         if kind in seen and i % 4:
             continue
         seen.add(kind)
-        headline, panel, chips = told(browser, path, node)
+        headline, panel, chips = told(browser, node)
         says = int(evidence.predictions[node])
         found = evidence.classes
         could = [c for c in range(4) if found.reachable[i, c] and c != says]

@@ -14,10 +14,8 @@ from typer.testing import CliRunner
 from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach
-from gnn_repair.reporting import evidence_of, gather, report, report_results, report_run
-from gnn_repair.reporting.payload import (
-    run_payload,
-)
+from gnn_repair.reporting import gather, report, report_results, report_run
+from gnn_repair.reporting.payload import run_payload
 from gnn_repair.reporting.writing import SCRIPTS, case_of_run, cases_of_results, chance_words
 from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
@@ -53,19 +51,19 @@ def test_the_payload_is_the_evidence():
 
 
 def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatch):
-    exposure, y = make_exposure(nodes=600, groups=2)
-    edges = torch.randint(600, (2, 900), generator=torch.Generator().manual_seed(0))
+    exposure, y = make_exposure(nodes=200, groups=2)
+    edges = torch.randint(200, (2, 300), generator=torch.Generator().manual_seed(0))
     repairs = {"reweighting": Tilted(), "set_translation": Moved()}
     given = {"edge_index": edges, "repairs": repairs}
     whole = report(exposure, y, tmp_path / "whole.html", **given)
-    monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 40_000)
+    monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 13_000)
     page = report(exposure, y, tmp_path / "part.html", **given)
     run, everyone, some = payload_of(page)["run"], arrays_of(whole), arrays_of(page)
     count = run["explored"]
-    assert 20 < count < 300
+    assert 20 < count < 100
     assert f"a sample of {count:,}" in payload_of(page)["subtitle"]
     # What is counted is there for all nodes, in another order.
-    assert len(some["nodes"]) == 600 and set(some["nodes"]) == set(everyone["nodes"])
+    assert len(some["nodes"]) == 200 and set(some["nodes"]) == set(everyone["nodes"])
     back = {node: i for i, node in enumerate(everyone["nodes"].tolist())}
     places = [back[node] for node in some["nodes"].tolist()]
     for name in ("margins", "degree", "support", "chance", "repair_0_predictions"):
@@ -73,7 +71,7 @@ def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatc
     # What is shown of single nodes is there for the first ones, as it was.
     places = places[:count]
     assert places == sorted(places)
-    assert np.diff(places).max() <= 3 * 600 / count  # spread over the list
+    assert np.diff(places).max() <= 3 * 200 / count  # spread over the list
     for name in ("frozen_logits", "fixed_logits", "repair_1_logits"):
         np.testing.assert_array_equal(
             some[name].reshape(-1, 4), everyone[name].reshape(-1, 4)[places]
@@ -93,7 +91,7 @@ def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatc
         some["sources"][some["rows"]], everyone["sources"][everyone["rows"][terms]]
     )
     size = sum(len(some[name].tobytes()) for name in set(some) - {"nodes", "margins", "edges"})
-    assert len(some["frozen_logits"]) == 4 * count and size < 40_000 + 600 * 30
+    assert len(some["frozen_logits"]) == 4 * count and size < 13_000 + 200 * 30
 
 
 def test_the_page_is_one_file_with_nothing_outside(tmp_path):
@@ -287,22 +285,20 @@ SPLITS = (0, 1, 3)
 
 
 @pytest.fixture(scope="module")
-def store_one_model(tmp_path_factory):
-    root = tmp_path_factory.mktemp("study") / "store_one_model"
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study") / "store"
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    options = {"store_one_model": root, "methods": METHODS, "protocol": SMALL, "device": "cpu"}
+    options = {"store": root, "methods": METHODS, "protocol": SMALL, "device": "cpu"}
     assert run_study(["builtin"], ["gcn"], SPLITS, **options).stored == 3
     yield Store(root)
     torch.set_num_threads(before)
 
 
-def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store_one_model, tmp_path):
-    run = rerun(
-        "builtin", "gcn", 1, source=store_one_model, protocol=SMALL, methods=METHODS, device="cpu"
-    )
-    assert run.case.splits == (0, 1, 3)
-    stored = store_one_model.get(SMALL.digest, run.case.runs[1])
+def test_the_run_is_made_again_in_its_stack_and_the_page_shows_its_numbers(runs, tmp_path):
+    run = rerun("builtin", "gcn", 1, source=runs, protocol=SMALL, methods=METHODS, device="cpu")
+    assert run.case.splits == SPLITS
+    stored = runs.get(SMALL.digest, run.case.runs[1])
     assert run.record.stages.items() <= stored.stages.items()
     for part in ("graph", "frozen", "stack", "members"):
         assert getattr(run.record, part) == getattr(stored, part), part
@@ -311,23 +307,35 @@ def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store_one_mod
     assert run.provenance() == (
         "split 1, trained with splits 0, 1, 3; the stored run, made again with the same accuracies"
     )
-    evidence = evidence_of(run)
-    assert evidence.right.mean() == pytest.approx(stored.frozen["test"])
-    for item in evidence.corrections:
-        share = (item.predictions == evidence.true_class).mean()
-        assert share == pytest.approx(stored.methods[item.name]["test"])
-    page = payload_of(
-        report_run(run, tmp_path / "a.html", read_results(store_one_model.root, SMALL.digest))
-    )
-    assert "Split 1, trained with splits 0, 1, 3; the stored run" in page["subtitle"]
-    shown = page["study"]["cases"][page["study"]["shown"]]["methods"][0]["values"]
-    assert shown[1] == pytest.approx(100 * evidence.right.mean())
+    page = report_run(run, tmp_path / "a.html", read_results(runs.root, SMALL.digest))
+    content, arrays = payload_of(page), arrays_of(page)
+    assert "Split 1, trained with splits 0, 1, 3; the stored run" in content["subtitle"]
+    nodes = arrays["nodes"]
+    labels = arrays["labels"][nodes]
+    right = arrays["predictions"][nodes] == labels
+    assert right.mean() == stored.frozen["test"]
+    assert [item["key"] for item in content["run"]["repairs"]] == METHODS[1:]
+    for j, name in enumerate(METHODS[1:]):
+        share = (arrays[f"repair_{j}_predictions"] == labels).mean()
+        assert share == stored.methods[name]["test"], name
+    reached, oracle = arrays["margins"] > content["run"]["thresholds"]["reachable"], stored.oracle
+    assert reached.mean() == oracle["test"]["true_class_reach"]
+    assert reached[~right].mean() == oracle["test"]["error_reach"]
+    assert arrays["support"][reached].mean() == pytest.approx(oracle["test"]["support"], rel=1e-12)
+    # The overview's cells are those of all records.
+    case = content["study"]["cases"][content["study"]["shown"]]
+    records = list(runs.records(SMALL.digest))
+    cells = {method["key"]: method["values"] for method in case["methods"]}
+    assert cells.pop("frozen") == [100 * record.frozen["test"] for record in records]
+    assert cells == {n: [100 * r.methods[n]["test"] for r in records] for n in METHODS[1:]}
+    reach = [100 * record.oracle["test"]["error_reach"] for record in records]
+    assert case["reach"]["error_reach"] == reach
 
 
-def test_a_run_that_comes_out_differently_says_so(store_one_model, tmp_path):
-    copy = Store(tmp_path / "store_one_model")
+def test_a_run_that_comes_out_differently_says_so(runs, tmp_path):
+    copy = Store(tmp_path / "store")
     copy.begin(SMALL)
-    for record in store_one_model.records(SMALL.digest):
+    for record in runs.records(SMALL.digest):
         record.frozen["test"] = 0.125
         copy.put(record)
     run = rerun("builtin", "gcn", 0, source=copy, protocol=SMALL, methods=[], device="cpu")
@@ -337,59 +345,17 @@ def test_a_run_that_comes_out_differently_says_so(store_one_model, tmp_path):
     assert "(stored 12.5 %): the nodes are of this model" in said
 
 
-def test_without_a_store_it_is_made_for_the_page(store_one_model):
-    run = rerun(
-        "builtin", "gcn", 2, source=store_one_model, protocol=SMALL, methods=[], device="cpu"
-    )
+def test_without_a_store_it_is_made_for_the_page(runs):
+    run = rerun("builtin", "gcn", 2, source=runs, protocol=SMALL, methods=[], device="cpu")
     assert run.case.splits == (2,)
     assert run.provenance() == "split 2, trained alone; made for this page"
 
 
-def test_the_stack_of_earlier_records_is_found_where_it_can_be(store_one_model):
-    (first, *_) = store_one_model.records(SMALL.digest)
-    assert stack_of(store_one_model, replace(first, stack=[])) == (0, 1, 3)
-    assert stack_of(store_one_model, replace(first, stack=[], members=2)) == (0,)
-    assert stack_of(store_one_model, replace(first, stack=[], members=1)) == (0,)
-
-
-@pytest.mark.parametrize("split", [1, 3])
-def test_the_page_s_nodes_are_those_of_the_record(store_one_model, tmp_path, split):
-    run = rerun("builtin", "gcn", split, source=store_one_model, protocol=SMALL, methods=METHODS)
-    results = read_results(store_one_model.root, SMALL.digest)
-    page = report_run(run, tmp_path / "page.html", results)
-    content, arrays = payload_of(page), arrays_of(page)
-    stored = store_one_model.get(SMALL.digest, run.case.runs[SPLITS.index(split)])
-
-    nodes = arrays["nodes"]
-    labels = arrays["labels"][nodes]
-    right = arrays["predictions"][nodes] == labels
-    assert right.mean() == stored.frozen["test"]
-    assert [item["key"] for item in content["run"]["repairs"]] == METHODS[1:]
-    for j, item in enumerate(content["run"]["repairs"]):
-        share = (arrays[f"repair_{j}_predictions"] == labels).mean()
-        assert share == stored.methods[item["key"]]["test"], item["key"]
-
-    reached = arrays["margins"] > content["run"]["thresholds"]["reachable"]
-    oracle = stored.oracle["test"]
-    assert reached.mean() == oracle["true_class_reach"]
-    assert reached[~right].mean() == oracle["error_reach"]
-    assert arrays["support"][reached].mean() == pytest.approx(oracle["support"], rel=1e-12)
-
-
-def test_the_overview_s_cells_are_those_of_the_records(store_one_model, tmp_path):
-    run = rerun("builtin", "gcn", 0, source=store_one_model, protocol=SMALL, methods=METHODS)
-    results = read_results(store_one_model.root, SMALL.digest)
-    content = payload_of(report_run(run, tmp_path / "page.html", results))
-    case = content["study"]["cases"][content["study"]["shown"]]
-    records = list(store_one_model.records(SMALL.digest))
-    cells = {method["key"]: method["values"] for method in case["methods"]}
-    assert cells.pop("frozen") == [100 * record.frozen["test"] for record in records]
-    assert cells == {
-        name: [100 * record.methods[name]["test"] for record in records] for name in cells
-    }
-    assert set(cells) == set(METHODS[1:])
-    reach = [100 * record.oracle["test"]["error_reach"] for record in records]
-    assert case["reach"]["error_reach"] == reach
+def test_the_stack_of_earlier_records_is_found_where_it_can_be(runs):
+    (first, *_) = runs.records(SMALL.digest)
+    assert stack_of(runs, replace(first, stack=[])) == (0, 1, 3)
+    assert stack_of(runs, replace(first, stack=[], members=2)) == (0,)
+    assert stack_of(runs, replace(first, stack=[], members=1)) == (0,)
 
 
 # The page's scripts are checked as one, and the check notices what is wrong.
@@ -402,10 +368,7 @@ def test_every_script_is_part_of_the_page_and_none_has_a_long_line():
     assert lint_page.long_lines("a" * 100 + "\n" + "γ" * 101) == [2]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    ["", "console.log(nothingOfThisName);"],
-)
+@pytest.mark.parametrize("fault", ["", "console.log(nothingOfThisName);"])
 def test_the_linter_passes_the_page_and_notices_a_fault(monkeypatch, fault, capfd):
     whole = lint_page.joined_scripts()
     monkeypatch.setattr(lint_page, "joined_scripts", lambda: f"{whole}\n{fault}\n")

@@ -1,4 +1,4 @@
-"""A repaired model as others use it: threads, autocast, other people's files, other forms."""
+"""A repaired model is the model with its repair: on every graph, after saving, with gradients."""
 
 from __future__ import annotations
 
@@ -9,12 +9,239 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, HeteroConv, SAGEConv, SGConv
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
+from gnn_repair.repair import TemperatureScaling
+from tests.helpers.repair.repaired_models import CLASSES, KINDS, TwoLayers, fitted_on, graph
+
+# A repaired model is the model with its repair, on every graph and after every way of saving.
+
+
+@pytest.fixture
+def case(request):
+    torch.manual_seed(0)
+    model, data = KINDS[getattr(request, "param", "gcn")](), graph(0, 40)
+    return model.eval(), data, fitted_on(model, data)
+
+
+@pytest.mark.parametrize("case", KINDS, indirect=True)
+def test_it_is_the_repair_of_the_models_exposure_on_new_graphs(case):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    assert not fitted.unchanged.any()
+    for other in (data, graph(1, 25), graph(2, 60)):
+        expected = fitted.member_logits(gr.expose(model, other))[0]
+        found = repaired(other.x, other.edge_index)
+        assert found.dtype == torch.float32
+        assert torch.allclose(found.double(), expected, atol=2e-5)
+        assert (found - model(other.x, other.edge_index)).abs().max() > 1e-3
+
+
+def test_later_graphs_are_not_certified(case, monkeypatch):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    repaired(data.x, data.edge_index)
+    monkeypatch.setattr("gnn_repair.exposure.from_model.certify", None)
+    other = graph(1, 25)
+    assert repaired(other.x, other.edge_index).shape == (25, CLASSES)
+
+
+@pytest.mark.parametrize("repair", [gr.Reweighting, gr.NodeTranslation, gr.RefitHead])
+def test_other_repairs_work_too(case, repair):
+    model, data, _ = case
+    fitted = fitted_on(model, data, repair(budget=Budget(20, None, 0.05, 0.0)))
+    other = graph(1, 25)
+    expected = fitted.member_logits(gr.expose(model, other))[0]
+    found = gr.repaired(model, fitted)(other.x, other.edge_index)
+    assert torch.allclose(found.double(), expected, atol=2e-5)
+
+
+def test_the_model_is_left_as_it_was(case):
+    model, data, fitted = case
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    repaired = gr.repaired(model, fitted)
+    repaired(data.x, data.edge_index)
+    assert model.training and all(p.requires_grad for p in model.parameters())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_changes_are_the_nodes_whose_class_changes(case):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    found = repaired.changes(data.x, data.edge_index)
+    before = model(data.x, data.edge_index).argmax(1)
+    after = repaired(data.x, data.edge_index).argmax(1)
+    assert found["node"].tolist() == (before != after).nonzero().view(-1).tolist()
+    assert found["after"].tolist() == after[found["node"].to_numpy()].tolist()
+    assert len(found) > 0
+
+
+def test_double_precision_gives_double_logits(case):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted).double()
+    found = repaired(data.x.double(), data.edge_index)
+    assert found.dtype == torch.float64
+    single = gr.repaired(model.float(), fitted)(data.x, data.edge_index)
+    assert torch.allclose(found, single.double(), atol=1e-4)
+
+
+def test_bad_input_is_one_sentence(case, tmp_path):
+    model, data, fitted = case
+    torch.manual_seed(7)
+    with pytest.raises(InputError, match="other weights"):
+        gr.repaired(KINDS["gcn"](), fitted)
+    with pytest.raises(InputError, match="pass what a repair's fit gave"):
+        gr.repaired(model, "nothing")
+    with pytest.raises(InputError, match="cannot be called like that"):
+        gr.repaired(model, fitted)(data.x)
+    gr.repaired(model, fitted).save(tmp_path / "f")
+    with pytest.raises(InputError, match="another model's weights"):
+        gr.RepairedModel.load(tmp_path / "f", KINDS["sgc"]())
+
+
+# Gradients of a repaired model's logits for what it is given, against finite differences.
+
+BUDGET = Budget(15, None, 0.05, 0.0)
+REPAIRS = {
+    "set": gr.SetTranslation(BUDGET, hidden=5),
+    "node": gr.NodeTranslation(BUDGET, hidden=5),
+    "reweighting": gr.Reweighting(BUDGET, hidden=5),
+    "head": gr.RefitHead(BUDGET),
+    "temperature": TemperatureScaling(),
+}
+MODELS = ("gcn", "gat", "sage", "graphconv")
+
+
+def planted(kind: str, repair: str) -> tuple[gr.RepairedModel, Data]:
+    torch.manual_seed(0)
+    model, data = KINDS[kind]().double().eval(), graph(0, 14)
+    data.x = data.x.double()
+    return gr.repaired(model, fitted_on(model, data, REPAIRS[repair])), data
+
+
+@pytest.mark.parametrize("repair", REPAIRS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_gradients_are_those_of_finite_differences(kind, repair):
+    repaired, data = planted(kind, repair)
+    x = data.x.clone().requires_grad_()
+    for mode in (False, True):
+        repaired.train(mode)
+        assert torch.autograd.gradcheck(
+            lambda x: repaired(x, data.edge_index), (x,), fast_mode=True, eps=1e-7, atol=1e-5
+        )
+    logits = repaired(x, data.edge_index)
+    torch.testing.assert_close(logits, repaired(data.x, data.edge_index))
+    frozen = repaired.model(x, data.edge_index)
+    own, plain = (torch.autograd.grad(z.square().sum(), x)[0] for z in (logits, frozen))
+    assert float((own - plain).abs().max()) > 1e-3  # the repair's own part is in it
+    assert all(p.grad is None and p.requires_grad for p in repaired.model.parameters())
+
+
+class Weighted(nn.Module):
+    """A model that is given edge weights."""
+
+    def __init__(self, last: nn.Module | None = None) -> None:
+        super().__init__()
+        self.first, self.last = GCNConv(6, 8), last or GCNConv(8, 3)
+
+    def forward(self, x, edge_index, edge_weight):
+        return self.last(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
+
+
+def weighted(last: nn.Module | None = None) -> tuple[gr.RepairedModel, Data]:
+    torch.manual_seed(1)
+    data = graph(3, 12)
+    data.x = data.x.double()
+    # Of two self-loops of a node GCNConv takes one weight, and PyTorch gives both its gradient.
+    data.edge_index = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
+    data.edge_weight = torch.rand(data.num_edges, dtype=torch.float64) + 0.5
+    model = Weighted(last).double().eval()
+    return gr.repaired(model, fitted_on(model, data, REPAIRS["reweighting"])), data
+
+
+def test_edge_weights_have_gradients_through_the_coefficients():
+    repaired, data = weighted()
+    assert torch.autograd.gradcheck(
+        lambda w: repaired(data.x, data.edge_index, w),
+        (data.edge_weight.clone().requires_grad_(),),
+        fast_mode=True, eps=1e-7, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_a_model_that_takes_the_whole_data_and_sparse_features():
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = SAGEConv(40, 3)
+
+        def forward(self, data):
+            return self.conv(data.x, data.edge_index)
+
+    torch.manual_seed(2)
+    data = graph(5, 20)
+    x = torch.zeros(20, 40, dtype=torch.float64)
+    x[torch.arange(20), torch.randint(40, (20,))] = 1.0  # multiplied as sparse without gradients
+    data.x = x
+    model = Whole().double().eval()
+    repaired = gr.repaired(model, fitted_on(model, data, REPAIRS["set"]))
+
+    def logits(x):
+        return repaired(Data(x=x, edge_index=data.edge_index))
+
+    # Off the zeros: there states have kinks.
+    point = (x + 0.01 * torch.randn_like(x)).requires_grad_()
+    assert torch.autograd.gradcheck(logits, (point,), fast_mode=True, eps=1e-7, atol=1e-5)
+    assert torch.isfinite(torch.autograd.grad(logits(x.requires_grad_()).sum(), x)[0]).all()
+
+
+def test_dead_states_and_messages_from_oneself_give_finite_gradients():
+    torch.manual_seed(0)
+    model = TwoLayers(GCNConv(6, 8), GATConv(8, 8)).double().eval()
+    with torch.no_grad():
+        model.first.bias.fill_(-0.8)  # many states are exactly zero
+    data = graph(0, 16)
+    data.x = data.x.double()
+    repaired = gr.repaired(model, fitted_on(model, data, REPAIRS["set"]))
+    state = gr.expose(model, data).state[0]
+    assert bool((state == 0).all(1).any())
+    x = data.x.clone().requires_grad_()
+    repaired(x, data.edge_index).sum().backward()
+    assert torch.isfinite(x.grad).all() and float(x.grad.abs().max()) > 0
+
+
+def test_without_asking_there_is_no_gradient_and_no_cost():
+    repaired, data = planted("gcn", "set")
+    assert not repaired(data.x, data.edge_index).requires_grad
+    with torch.no_grad():
+        assert not repaired(data.x.clone().requires_grad_(), data.edge_index).requires_grad
+
+
+def test_where_none_can_be_followed_it_says_so():
+    torch.manual_seed(0)
+    for kind in ("residual", "gin"):
+        model, data = KINDS[kind]().eval(), graph(0, 20)
+        repaired = gr.repaired(model, fitted_on(model, data, REPAIRS["node"]))
+        with pytest.raises(InputError, match="no gradient can be followed through"):
+            repaired(data.x.clone().requires_grad_(), data.edge_index)
+        assert repaired(data.x, data.edge_index).shape == (20, 3)
+    repaired, data = weighted(SGConv(8, 3, K=2))
+    with pytest.raises(InputError, match="several hops"):
+        repaired(data.x, data.edge_index, data.edge_weight.clone().requires_grad_())
+    data = graph(0, 40)
+    model = KINDS["gcn"]().eval()
+    first = torch.arange(40) % 2 == 0
+    ladder = gr.EvidenceLadder(rungs=("messages",), folds=2)
+    fitted = ladder.fit(gr.expose(model, data), data.y, first, ~first)
+    with pytest.raises(InputError, match="Evidence ladder, which is no differentiable"):
+        gr.repaired(model, fitted)(data.x.clone().requires_grad_(), data.edge_index)
+
+
+# A repaired model as others use it: threads, autocast, other people's files, other forms.
 
 WIDTH = 5
 SHORT = Budget(10, None, 0.05, 0.0)
@@ -30,7 +257,7 @@ class Network(nn.Module):
         return self.form(self.last(self.first(x, edge_index).relu(), edge_index))
 
 
-def graph(seed, nodes, classes=3):
+def graph_served(seed, nodes, classes=3):
     generator = torch.Generator().manual_seed(seed)
     edges = torch.randint(nodes, (2, 3 * nodes), generator=generator)
     y = torch.randint(classes, (nodes,), generator=generator)
@@ -47,13 +274,13 @@ def repaired_on(model, data, repair=None):
 @pytest.fixture
 def served():
     torch.manual_seed(0)
-    model, data = Network().eval(), graph(0, 40)
+    model, data = Network().eval(), graph_served(0, 40)
     return *repaired_on(model, data), model, data
 
 
 def test_threads_take_turns(served):
     repaired, _, model, _ = served
-    shown = [graph(seed, 20 + seed) for seed in range(4)]
+    shown = [graph_served(seed, 20 + seed) for seed in range(4)]
     expected = [repaired(one.x, one.edge_index) for one in shown]
     wrong = []
 
@@ -147,7 +374,7 @@ def test_every_value_of_a_state_is_a_tensor_with_a_name(served):
     old = {f"repair_{i}": value for i, value in enumerate(fitted.tensors().values())}
     old |= {**weights, "_extra_state": {"fingerprint": list(fitted.fingerprint)}}
     for given in (state, old):
-        other = repaired_on(copy.deepcopy(model), graph(3, 40))[0]
+        other = repaired_on(copy.deepcopy(model), graph_served(3, 40))[0]
         assert not torch.equal(other(data.x, data.edge_index), expected)
         other.load_state_dict(given)
         assert torch.equal(other(data.x, data.edge_index), expected)
@@ -179,7 +406,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_model_that_holds_a_sparse_matrix(layout, tmp_path):
     torch.manual_seed(0)
-    model, data = Propagation(layout).eval(), graph(0, 20)
+    model, data = Propagation(layout).eval(), graph_served(0, 20)
     repaired, fitted = repaired_on(model, data)
     expected = repaired(data.x, data.edge_index)
     assert torch.equal(repaired(data.x, data.edge_index), expected)
@@ -234,7 +461,7 @@ FORMS = {"[N]": lambda z: z.squeeze(-1), "[N, 1]": lambda z: z}
 @pytest.mark.parametrize("form", FORMS)
 def test_one_logit_a_node_stays_one(form):
     torch.manual_seed(0)
-    model, data = Network(1, FORMS[form]).eval(), graph(0, 40, classes=2)
+    model, data = Network(1, FORMS[form]).eval(), graph_served(0, 40, classes=2)
     repaired, fitted = repaired_on(model, data)
     told, found = model(data.x, data.edge_index), repaired(data.x, data.edge_index)
     assert found.shape == told.shape
@@ -246,7 +473,7 @@ def test_one_logit_a_node_stays_one(form):
 
 def test_log_probabilities_stay_log_probabilities():
     torch.manual_seed(0)
-    model, data = Network(form=lambda z: z.log_softmax(1)).eval(), graph(0, 40)
+    model, data = Network(form=lambda z: z.log_softmax(1)).eval(), graph_served(0, 40)
     repaired, fitted = repaired_on(model, data)
     found = repaired(data.x, data.edge_index)
     expected = fitted.member_logits(gr.expose(model, data))[0].log_softmax(1)
@@ -342,7 +569,7 @@ def test_a_loaded_state_brings_its_binding(served, bound):
     source = gr.repaired(model, fitted if bound else fitted.unbound())
     torch.manual_seed(9)
     other = Network().eval()
-    shell = repaired_on(other, graph(3, 30))[0]
+    shell = repaired_on(other, graph_served(3, 30))[0]
     shell.load_state_dict(source.state_dict())
     assert shell.fitted.fingerprint == (fitted.fingerprint if bound else None)
     assert torch.equal(shell(data.x, data.edge_index), source(data.x, data.edge_index))
@@ -354,7 +581,7 @@ def test_whole_graphs_are_taken_with_what_in_them_asks_for_gradients():
             return super().forward(data.x, data.edge_index)
 
     torch.manual_seed(0)
-    model, data = TakesData().eval(), graph(0, 40)
+    model, data = TakesData().eval(), graph_served(0, 40)
     repaired, fitted = repaired_on(model, data)
     found = repaired(data)
     assert not found.requires_grad
