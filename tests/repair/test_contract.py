@@ -224,6 +224,8 @@ def test_the_order_of_terms_and_tables_does_not_matter(name, kind):
 
 @ALL
 def test_the_numbers_of_nodes_do_not_matter(name, kind, monkeypatch):
+    if kind == "head":
+        pytest.skip("its head holds a constant per node")
     # Which labels are hidden while the ladder learns goes by their nodes' numbers.
     monkeypatch.setattr(evidence, "HIDDEN", 0.0)
     exposure, y, train, val = world(kind)

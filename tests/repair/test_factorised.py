@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
-
 import pytest
 import torch
 from torch import nn
@@ -14,7 +11,7 @@ from benchmarks.repair import LiteralRepair
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure import expose
 from gnn_repair.kernels.sets import rows_read
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair import inputs as tables
@@ -24,50 +21,26 @@ from gnn_repair.repair.inputs import Description, RepairInputs
 from tests.helpers.device_places import DEVICES
 from tests.helpers.models import convolutions
 from tests.helpers.repair import literal
-from tests.helpers.repair.contract_exposures import by_hand
+from tests.helpers.repair.contract_exposures import KINDS, world
 from tests.helpers.repair.literal import check, random_parameters
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 # The factorised repairs against the literal ones: outputs and gradients, on all exposures.
 
-CASES = [
-    (SetTranslation(hidden=12), literal.translated),
-    (Reweighting(hidden=12), literal.reweighted),
-]
+CASES = {
+    "translation": (SetTranslation(hidden=12), literal.translated),
+    "reweighting": (Reweighting(hidden=12), literal.reweighted),
+    "node": (NodeTranslation(hidden=12), literal.node_translated),
+}
+LINEAR = [kind for kind in KINDS if kind != "head"]
+EVERY = [(kind, torch.float64) for kind in LINEAR] + [(kind, torch.float32) for kind in BACKBONES]
 
 
-@pytest.mark.parametrize("repair,reference", CASES, ids=["translation", "reweighting"])
-@pytest.mark.parametrize("backbone", list(BACKBONES))
-@pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-def test_outputs_and_gradients_are_those_of_the_literal_form(
-    repair, reference, backbone, dtype, tolerance
-):
-    check(repair, reference, toy_exposure(backbone, dtype), tolerance)
-
-
-@pytest.mark.parametrize("repair,reference", CASES, ids=["translation", "reweighting"])
-@pytest.mark.parametrize("backbone", ["sage", "h2gcn"])
-def test_some_recipients_in_any_order(repair, reference, backbone):
-    exposure = toy_exposure(backbone)
-    check(repair, reference, exposure.restrict(torch.tensor([7, 0, 4, 2])), 1e-10)
-
-
-@pytest.mark.parametrize("repair,reference", CASES, ids=["translation", "reweighting"])
-def test_messages_that_are_not_node_states(repair, reference):
-    """A table row per term, each with its own message, as convolutions with edge features give."""
-    exposure = toy_exposure("gcn")
-    generator = torch.Generator().manual_seed(2)
-    terms, row = exposure.num_terms, exposure.rows.long()
-    noise = torch.randn(2, terms, exposure.state.shape[2], generator=generator).double()
-    own = replace(
-        exposure,
-        rows=torch.arange(terms).int(),
-        contributions=exposure.contributions[:, row],
-        message_rows=torch.arange(terms).int().flip(0),
-        messages=(exposure.messages[:, exposure.message_rows[row].long()] + noise).flip(1),
-        sources=exposure.sources[row],
-    )
-    check(repair, reference, own, 1e-10)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("kind", "dtype"), EVERY)
+def test_outputs_and_gradients_are_those_of_the_literal_form(name, kind, dtype):
+    exposure = world(kind).exposure if dtype == torch.float64 else toy_exposure(kind, dtype)
+    check(*CASES[name], exposure, 1e-10 if dtype == torch.float64 else 1e-5)
 
 
 @pytest.mark.parametrize("backbone", list(BACKBONES))
@@ -90,70 +63,19 @@ def test_reported_coefficients_are_those_of_the_literal_form(backbone):
         torch.testing.assert_close(found[s], expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("backbone", list(BACKBONES))
-def test_the_node_control_is_its_literal_form(backbone):
-    check(NodeTranslation(hidden=12), literal.node_translated, toy_exposure(backbone), 1e-10)
-
-
-@pytest.mark.parametrize(
-    "repair,reference",
-    [*CASES, (NodeTranslation(hidden=12), literal.node_translated)],
-    ids=["translation", "reweighting", "node"],
-)
-@pytest.mark.parametrize("sizes", [(3, 5), (2, 40), (2, 40, 1)], ids=str)
-def test_members_that_share_nothing_agree_with_the_literal_form(repair, reference, sizes):
-    """Coefficients, masses, messages, states and logits differ by member; a root, two groups."""
-    exposure = by_hand(*sizes)
-    # The literal form has no mean over an empty set; with a root no set is empty.
-    assert exposure.root
-    check(repair, reference, exposure, 1e-10)
-
-
 # Repairs of models with any of the exposable convolutions as their last one.
 
 
-@cache
-def exposed(name: str) -> Exposure:
+@pytest.mark.parametrize("name", convolutions.CASES)
+def test_every_convolution_agrees_with_the_literal_form(name):
     torch.manual_seed(5)
     case = convolutions.CASES[name]
     model = convolutions.Net(case).double().eval()
-    return expose(model, convolutions.graph(), hops=case.hops)
-
-
-@pytest.mark.parametrize("name", list(convolutions.CASES))
-def test_every_convolution_can_be_repaired(name):
-    exposure = exposed(name)
-    nodes = exposure.num_nodes
-    place = torch.arange(nodes)
-    y = (place // 4) % exposure.num_classes
-    masks = (place % 4 < 2, place % 4 == 2)
-    budget = {"epochs": 3, "learning_rate": 0.02, "epoch_zero": False}
-    for method in (Reweighting(hidden=8), SetTranslation(hidden=8), NodeTranslation(hidden=8)):
-        repair = replace(method, budget=replace(method.budget, **budget))
-        fitted = repair.fit(exposure, y, *masks, device="cpu")
-        assert bool(fitted.member_logits(exposure).isfinite().all())
-        assert not torch.equal(fitted.member_logits(exposure), exposure.frozen_logits)
-        if isinstance(repair, Reweighting):
-            found = exposure.masses(fitted.coefficients(exposure))
-            torch.testing.assert_close(found, exposure.mass, rtol=1e-12, atol=0)
-    if exposure.embedding is not None:
-        RefitHead(budget=replace(RefitHead().budget, epochs=2)).fit(exposure, y, *masks)
-
-
-@pytest.mark.parametrize("name", list(convolutions.CASES))
-@pytest.mark.parametrize(
-    "repair,reference",
-    [
-        (SetTranslation(hidden=12), literal.translated),
-        (Reweighting(hidden=12), literal.reweighted),
-    ],
-    ids=["translation", "reweighting"],
-)
-def test_every_convolution_agrees_with_the_literal_form(name, repair, reference):
-    exposure = exposed(name)
+    exposure = expose(model, convolutions.graph(), hops=case.hops)
     # The mean over an empty set is no number in the literal form.
     known = exposure.terms_by_recipient.indptr.diff() > 0
-    check(repair, reference, exposure.restrict(exposure.recipients[known]), 1e-10)
+    for repair, reference in CASES.values():
+        check(repair, reference, exposure.restrict(exposure.recipients[known]), 1e-10)
 
 
 # Only the messages that are read are multiplied, and nothing else changes.

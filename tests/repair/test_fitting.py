@@ -352,20 +352,20 @@ def test_labels_are_told_by_their_score(monkeypatch):
 
 
 # What a fit cannot use is named in one sentence, whichever repair is asked.
-TRAIN_REFUSED_INPUTS, VAL_REFUSED_INPUTS, Y = DATA.train_mask, DATA.val_mask, DATA.y
+TRAIN_BOTH, VAL_BOTH, Y = DATA.train_mask, DATA.val_mask, DATA.y
 BAD = {
     "zeros and ones": (
-        {"val": VAL_REFUSED_INPUTS[:, 0].long()},
+        {"val": VAL_BOTH[:, 0].long()},
         "val is torch.int64, .* such as val > 0",
     ),
-    "wide": ({"val": VAL_REFUSED_INPUTS[:, [0, 1, 0]]}, "val has 3 splits but the exposure has 2"),
-    "overlap": ({"val": VAL_REFUSED_INPUTS | TRAIN_REFUSED_INPUTS}, "is in train and in val"),
+    "wide": ({"val": VAL_BOTH[:, [0, 1, 0]]}, "val has 3 splits but the exposure has 2"),
+    "overlap": ({"val": VAL_BOTH | TRAIN_BOTH}, "is in train and in val"),
     "empty": (
-        {"train": TRAIN_REFUSED_INPUTS & torch.tensor([True, False])},
+        {"train": TRAIN_BOTH & torch.tensor([True, False])},
         "train of member 1 is empty",
     ),
     "unlabelled": (
-        {"y": torch.where(TRAIN_REFUSED_INPUTS[:, 1], -1, Y)},
+        {"y": torch.where(TRAIN_BOTH[:, 1], -1, Y)},
         r"node \d+ has label -1 but is in",
     ),
     "column": ({"y": Y.unsqueeze(1)}, r"y has shape \[30, 1\]"),
@@ -381,8 +381,8 @@ def test_what_cannot_be_used_is_named(name, case):
         **{
             "exposure": toy_exposure("gcn"),
             "y": Y,
-            "train": TRAIN_REFUSED_INPUTS,
-            "val": VAL_REFUSED_INPUTS,
+            "train": TRAIN_BOTH,
+            "val": VAL_BOTH,
             "batch_size": None,
         }
         | change
@@ -400,27 +400,23 @@ def test_what_cannot_be_used_is_named(name, case):
         assert isinstance(caught.value, SplitError)
 
 
-def brief_refused_inputs(**settings):
+def two_epochs(**settings):
     return SetTranslation(hidden=4, budget=Budget(2, None, 0.01, 0.0), **settings)
 
 
 def test_labels_of_any_whole_type_will_do():
     exposure = toy_exposure("gcn")
     expected = (
-        brief_refused_inputs()
-        .fit(exposure, Y, TRAIN_REFUSED_INPUTS, VAL_REFUSED_INPUTS, device="cpu")
-        .member_logits(exposure)
+        two_epochs().fit(exposure, Y, TRAIN_BOTH, VAL_BOTH, device="cpu").member_logits(exposure)
     )
     for dtype in (torch.int32, torch.uint8, torch.int16):
-        found = brief_refused_inputs().fit(
-            exposure, Y.to(dtype), TRAIN_REFUSED_INPUTS, VAL_REFUSED_INPUTS, device="cpu"
-        )
+        found = two_epochs().fit(exposure, Y.to(dtype), TRAIN_BOTH, VAL_BOTH, device="cpu")
         assert torch.equal(found.member_logits(exposure), expected)
-    found = brief_refused_inputs().fit(
+    found = two_epochs().fit(
         exposure,
         Y,
-        TRAIN_REFUSED_INPUTS,
-        VAL_REFUSED_INPUTS,
+        TRAIN_BOTH,
+        VAL_BOTH,
         device="cpu",
         batch_size=np.int64(100),
     )
@@ -430,29 +426,27 @@ def test_labels_of_any_whole_type_will_do():
 def test_nodes_are_masks_or_numbers():
     exposure = toy_exposure("gcn").member(0)
     usual = (
-        brief_refused_inputs()
-        .fit(exposure, Y, TRAIN_REFUSED_INPUTS[:, 0], VAL_REFUSED_INPUTS[:, 0], device="cpu")
+        two_epochs()
+        .fit(exposure, Y, TRAIN_BOTH[:, 0], VAL_BOTH[:, 0], device="cpu")
         .logits(exposure)
     )
     assert usual.shape == (30, 3)
-    train, val = (
-        mask[:, 0].nonzero().view(-1) for mask in (TRAIN_REFUSED_INPUTS, VAL_REFUSED_INPUTS)
-    )
+    train, val = (mask[:, 0].nonzero().view(-1) for mask in (TRAIN_BOTH, VAL_BOTH))
     for given in (
         (train, val),
         (train.tolist(), val.tolist()),
-        (TRAIN_REFUSED_INPUTS[:, :1], val),
-        (TRAIN_REFUSED_INPUTS[:, 0].numpy(), val.numpy()),
+        (TRAIN_BOTH[:, :1], val),
+        (TRAIN_BOTH[:, 0].numpy(), val.numpy()),
     ):
-        found = brief_refused_inputs().fit(exposure, Y, *given, device="cpu")
+        found = two_epochs().fit(exposure, Y, *given, device="cpu")
         assert torch.equal(found.logits(exposure), usual)
         assert torch.equal(found.predict(exposure), usual.argmax(1))
     with pytest.warns(DeprecationWarning, match=r"fit\(train=…\) now") as caught:
-        found = brief_refused_inputs().fit(
+        found = two_epochs().fit(
             exposure,
             Y,
-            train_mask=TRAIN_REFUSED_INPUTS[:, 0],
-            val=VAL_REFUSED_INPUTS[:, 0],
+            train_mask=TRAIN_BOTH[:, 0],
+            val=VAL_BOTH[:, 0],
             device="cpu",
         )
     assert caught[0].filename == __file__
@@ -476,22 +470,18 @@ def test_a_fitted_repair_asks_for_an_exposure(name):
     repair = REPAIRS[name]()
     if hasattr(repair, "budget"):
         repair = type(repair)(budget=Budget(1, None, 0.01, 0.0))
-    fitted = repair.fit(
-        toy_exposure("gcn"), Y, TRAIN_REFUSED_INPUTS, VAL_REFUSED_INPUTS, device="cpu"
-    )
+    fitted = repair.fit(toy_exposure("gcn"), Y, TRAIN_BOTH, VAL_BOTH, device="cpu")
     with pytest.raises(InputError, match="exposure is Frozen; give what expose"):
         fitted.member_logits(toy_frozen("gcn"))
 
 
 def test_warnings_point_at_the_caller():
-    train = TRAIN_REFUSED_INPUTS & (Y != 2).unsqueeze(1)
+    train = TRAIN_BOTH & (Y != 2).unsqueeze(1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        brief_refused_inputs().fit(toy_exposure("gcn"), Y, train, VAL_REFUSED_INPUTS, device="cpu")
+        two_epochs().fit(toy_exposure("gcn"), Y, train, VAL_BOTH, device="cpu")
         wild = RefitHead(budget=Budget(4, None, 1e300, 0.0))
-        fitted = wild.fit(
-            toy_exposure("gcn"), Y, TRAIN_REFUSED_INPUTS, VAL_REFUSED_INPUTS, device="cpu"
-        )
+        fitted = wild.fit(toy_exposure("gcn"), Y, TRAIN_BOTH, VAL_BOTH, device="cpu")
     texts = {str(item.message): item.filename for item in caught}
     epochs = fitted.best_epoch.tolist()
     assert fitted.diverged.tolist() == [True, True]

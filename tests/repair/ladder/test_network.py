@@ -23,7 +23,7 @@ from gnn_repair.repair.evidence import (
     summary,
     summary_width,
 )
-from gnn_repair.repair.evidence import HIDDEN as HIDDEN_labels
+from gnn_repair.repair.evidence import HIDDEN as HIDDEN_SHARE
 from gnn_repair.repair.folds import deal_folds, fold_roles
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.ladder.network import Heads, LadderTrainee, Sources, climb
@@ -262,7 +262,7 @@ def test_withheld_labels_look_unknown_and_others_are_hidden_by_chance():
     first = known.partly(withheld, torch.tensor(5))
     # Node v + 1 reads v alone, so its one-hop histogram is v's label as it is shown.
     shown = known.histograms(first)[:, 1:, 0]
-    assert abs(float(shown[0].mean()) - (1 - HIDDEN_labels)) < 0.03
+    assert abs(float(shown[0].mean()) - (1 - HIDDEN_SHARE)) < 0.03
     assert float(shown[1, :1000].sum()) == 0
     assert torch.equal(shown[0, 1000:], shown[1, 1000:])
     again, other = (known.partly(withheld, torch.tensor(seed)) for seed in (5, 6))
