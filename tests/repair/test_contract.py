@@ -35,6 +35,7 @@ from tests.helpers.repair.contract_exposures import (
     shuffled_terms,
     world,
 )
+from tests.helpers.repair.literal import random_parameters
 from tests.helpers.repair.repaired_models import KINDS as MODELS
 from tests.helpers.repair.repaired_models import fitted_on, graph
 
@@ -194,6 +195,17 @@ def test_a_restricted_exposure_gives_the_restricted_rows(name, kind):
     part = exposure.restrict(exposure.recipients[positions])
     expected = repair.member_logits(exposure)[:, positions]
     torch.testing.assert_close(repair.member_logits(part), expected, **close(name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [name for name, start in START.items() if start == "frozen"])
+def test_what_is_trained_is_what_predicts(name, kind):
+    exposure, repair = world(kind).exposure, method(name)
+    inputs = RepairInputs(exposure)
+    p = random_parameters(repair, inputs)
+    fitted = repair.fitted(**about(exposure), **untrained(exposure), parameters=p)
+    trained = repair.corrected(p, inputs, repair.tables(p, inputs), inputs.everyone, None)
+    torch.testing.assert_close(fitted.member_logits(exposure), trained.double(), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -95,7 +95,7 @@ def users_model() -> Exposure:
 
 
 class Headed(nn.Module):
-    """Heads side by side, a skip connection, LayerNorm, ReLU, linear: a nonlinear head."""
+    """Heads side by side, a skip connection, LayerNorm, a gate per node, linear."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,8 @@ class Headed(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.conv1(x, edge_index).relu()
-        return self.lin(self.norm(self.conv2(x, edge_index) + self.skip(x)).relu())
+        mixed = self.norm(self.conv2(x, edge_index) + self.skip(x)).relu()
+        return self.lin(mixed * x.sigmoid())
 
 
 def nonlinear_head() -> Exposure:
