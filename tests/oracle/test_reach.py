@@ -1,4 +1,4 @@
-"""Reach counted by hand: members that differ, LPs without an answer, and what is printed."""
+"""Reach counted by hand, frames against rows computed by hand, and a first day's slips."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN
 
+import gnn_repair as gr
 from gnn_repair import published
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import ClassReach, Rate, Reach, class_reach, reach, solve, summarise
+from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
 from gnn_repair.oracle.rates import places_of
-from gnn_repair.reporting.evidence import gather
+from gnn_repair.reporting.evidence import chosen_nodes, gather
 from gnn_repair.reporting.writing import case_of_run
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.study.measures import summarise_oracle
+from tests.campaigns.lp_families import Numbers
+from tests.campaigns.lp_families import exposure_of as exposure_of_frames
 from tests.helpers.oracle.oracle_cases import exposure_of, members, random_node
+
+# Reach counted by hand: members that differ, LPs without an answer, and what is printed.
 
 
 def node(best, frozen):
@@ -126,9 +134,6 @@ def test_study_and_report_count_alike():
         case = case_of_run(evidence, "toy", "gcn")
         assert case["reach"]["true_class_reach"] == [100 * member.true_class.value]
         assert case["reach"]["error_reach"] == [100 * member.error.value]
-
-
-# Chance -------------------------------------------------------------------------------------------
 
 
 def judged(node, target):
@@ -347,3 +352,201 @@ def test_margins_by_class():
         solution.dense("exposure")
     with pytest.raises(InputError, match='fill must be "frozen" or "zero"'):
         solution.dense(exposure, "one")
+
+
+# Frames of exposures, solutions and reach against rows computed by hand.
+
+
+@pytest.fixture
+def exposure():
+    """Three recipients with two, one and two terms; three classes."""
+    table = np.array(
+        [[3.0, 0, 0], [0, 3.0, 0], [0, 0, 2.0], [0, 4.0, 0], [0, 0, 1.0]]
+    )  # classes 0 and 1 are there for node 0, 2 for node 1, 1 and 2 for node 2
+    alpha = np.array([0.25, 0.75, 1.0, 0.5, 0.5])
+    lengths = np.array([[2], [1], [2]], np.int64)
+    return exposure_of_frames(Numbers(lengths, alpha, table, np.zeros((3, 3))))
+
+
+TRUE = torch.tensor([0, 0, 1])
+"""Node 0: predicted 1, can be 0. Node 1: predicted 2, cannot be 0. Node 2: right."""
+
+
+def test_a_solution_has_a_row_an_lp(exposure):
+    frame = solve(exposure, TRUE).to_frame(exposure)
+    assert frame["node"].tolist() == [0, 1, 2]
+    assert frame["predicted"].tolist() == [1, 2, 1]
+    assert frame["frozen_margin"].tolist() == pytest.approx([0.75 - 2.25, -2, 2 - 0.5])
+    assert frame["class"].tolist() == [0, 0, 1]
+    assert frame["verdict"].tolist() == ["can", "cannot", "can"]
+    assert frame["margin"].tolist() == pytest.approx([3, -2, 4])
+    assert frame["bound"].tolist() == pytest.approx([3, -2, 4])
+    assert frame["support"].tolist() == [1, 1, 1]
+    assert frame["key_messages"][0] == "node 0 (λ 1)"
+    assert frame["status"].tolist() == ["optimal"] * 3
+
+
+def test_an_exposure_has_a_row_a_term(exposure):
+    frame = exposure.to_frame([2, 0])
+    assert frame["node"].tolist() == [2, 2, 0, 0]
+    assert frame["coefficient"].tolist() == [0.5, 0.5, 0.25, 0.75]
+    assert frame["source"].tolist() == [0, 1, 0, 1]  # terms 3, 4, 0 and 1, modulo three nodes
+    assert frame["logit 1"].tolist() == [4, 0, 0, 3]
+    assert set(frame["group"]) == {"group 0"}
+    assert len(exposure.to_frame()) == exposure.num_terms
+
+
+def test_foreign_solutions_and_questions_are_refused(exposure):
+    solution = solve(exposure, TRUE)
+    with pytest.raises(InputError, match="another exposure"):
+        source_ranking(solution, exposure.restrict([0]))
+    with pytest.raises(InputError, match="true class"):
+        confusion_by_reach(solution, exposure, torch.full((3,), -1))
+
+
+def test_notebooks_get_words_and_a_table_and_no_markup(exposure):
+    solution = solve(exposure, "all")
+    assert "<table" in solution._repr_html_() and "more rows" not in solution._repr_html_()
+    assert "<table" in reach(exposure, TRUE)._repr_html_()
+    named = exposure.__class__.__name__
+    assert named in exposure._repr_html_() and "<table" not in exposure._repr_html_()
+
+
+@pytest.fixture
+def two_members_frames():
+    """One recipient, two messages and two rivals; the members' α and frozen answers differ."""
+    table = np.array([[2.0, 0.0, 3.0], [2.0, 3.0, 0.0]])
+    lengths = np.array([[2]], np.int64)
+    halves = [
+        exposure_of_frames(Numbers(lengths, np.array(alpha), table * size, np.zeros((1, 3))))
+        for alpha, size in (((0.9, 0.1), 1.0), ((0.2, 0.8), 2.0))
+    ]
+    stacked = {
+        name: torch.cat([getattr(half, name) for half in halves])
+        for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits")
+    }
+    return replace(halves[0], **stacked)
+
+
+def test_every_member_has_its_own_terms(two_members_frames):
+    for member, alpha, size in ((0, [0.9, 0.1], 1.0), (1, [0.2, 0.8], 2.0)):
+        frame = two_members_frames.to_frame(member=member)
+        assert frame["coefficient"].tolist() == pytest.approx(alpha)
+        assert frame["logit 2"].tolist() == pytest.approx([3 * size, 0])
+
+
+def test_rankings_and_confusions_are_each_member_s_own(two_members_frames):
+    solution = solve(two_members_frames, torch.tensor([0]))
+    # λ is (½, ½) for both: 0.4 beyond α for the first member's second term, 0.3 for the other's
+    # first. Both messages are node 0's here.
+    ranked = source_ranking(solution, two_members_frames)
+    assert ranked["gained"].tolist() == pytest.approx([0.7])
+    found = confusion_by_reach(solution, two_members_frames, torch.tensor([0]))
+    # z = (2, 0.3, 2.7) of the first member, (4, 4.8, 1.2) of the second.
+    assert sorted(zip(found["predicted"], found["can"], strict=True)) == [(1, 1), (2, 1)]
+
+
+def test_the_largest_weight_comes_first():
+    table = np.array([[2.0, 0.0, 4.0], [2.0, 3.0, 0.0]])
+    lengths = np.array([[2], [0]], np.int64)
+    exposure = exposure_of_frames(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((2, 3))))
+    solution = solve(exposure, torch.tensor([0, 0]), [0])
+    # 2 − 3 (1 − λ) = 2 − 4 λ: λ = 3/7, so node 1 has more.
+    assert solution.key_messages() == ["node 1 (λ 0.5714), node 0 (λ 0.4286)"]
+
+
+def test_a_sender_of_several_messages_is_named_once():
+    """Two heads with masses 0.3 and 0.2 hear nodes 0 and 1; both want node 0."""
+    table = np.array([[1.0, 0], [0, 1], [1, 0], [0, 2]])
+    lengths, alpha = np.array([[2, 2], [0, 0]], np.int64), np.array([0.0, 0.3, 0.1, 0.1])
+    exposure = exposure_of_frames(Numbers(lengths, alpha, table, np.zeros((2, 2))))
+    assert exposure.sources[exposure.rows.long()].tolist() == [0, 1, 0, 1]
+    assert solve(exposure, torch.tensor([0, 0]), [0]).key_messages() == ["node 0 (λ 0.5)"]
+
+
+def test_a_source_heard_by_two_heads_is_still_alone():
+    table, lengths = np.array([[3.0, 0.0], [2.0, 0.0]]), np.array([[1, 1]], np.int64)
+    heads = exposure_of_frames(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((1, 2))))
+    (row,) = source_ranking(solve(heads, [0]), heads).to_dict("records")
+    assert (row["source"], row["witnesses"], row["alone"]) == (0, 1, 1)
+    assert (row["mass"], row["gained"]) == (pytest.approx(1.0), pytest.approx(0.0))
+
+
+def test_answers_about_labels_are_not_ranked(exposure):
+    from gnn_repair.oracle import solve
+
+    labels = replace(exposure, outputs="labels")
+    with pytest.raises(InputError, match="about labels, and this is about classes"):
+        source_ranking(solve(labels, torch.ones(3, 3)), labels)
+
+
+# Slips of a first day: the sentence says what to do instead.
+
+
+@pytest.fixture(scope="module")
+def case():
+    torch.manual_seed(0)
+    data = Data(x=torch.randn(12, 4), edge_index=torch.randint(12, (2, 40)))
+    data.y = torch.randint(3, (12,))
+    return data, gr.expose(GCN(4, 8, 2, 3), data)
+
+
+def test_masks_of_several_splits(case):
+    data, exposure = case
+    masks = torch.ones(12, 10, dtype=torch.bool)
+    with pytest.raises(InputError, match=r"pass the column of one split, such as mask\[:, 0\]"):
+        gr.reach(exposure, data.y, masks)
+    assert gr.reach(exposure, data.y, masks[:, 0]).true_class >= 0
+    with pytest.raises(InputError) as caught:
+        gr.reach(exposure, data.y, masks[:5, 0])
+    assert "split" not in str(caught.value)
+
+
+def test_labels_in_a_column(case):
+    data, exposure = case
+    with pytest.raises(InputError, match=r"pass target\.flatten\(\)"):
+        gr.solve(exposure, data.y[:, None])
+    with pytest.raises(InputError) as caught:
+        gr.solve(exposure, torch.zeros(12, 3, dtype=torch.long))
+    assert "flatten" not in str(caught.value)
+
+
+def test_a_class_in_place_of_a_model(case):
+    with pytest.raises(InputError, match="model is the class GCN; pass a trained instance"):
+        gr.expose(GCN, case[0])
+
+
+def test_a_path_and_labels_that_changed_places(case):
+    data, exposure = case
+    with pytest.raises(InputError, match=r"^Tensor is no path; give a string or a Path$"):
+        gr.report(exposure, "report.html", data.y)
+
+
+@pytest.mark.parametrize("nodes", [[2, 5], (2, 5), np.array([2, 5]), np.arange(12) % 3 == 2])
+def test_lists_and_arrays_of_nodes_are_taken_everywhere(case, nodes):
+    data, exposure = case
+    numbers = torch.as_tensor(nodes)
+    wanted = numbers.nonzero().view(-1) if numbers.dtype == torch.bool else numbers
+    assert chosen_nodes(exposure, nodes, 0).tolist() == wanted.tolist()
+    assert gr.solve(exposure, data.y, nodes).node.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("nodes", ["2", [[1], [2, 3]], [None]])
+def test_what_is_no_list_of_nodes_is_named(case, nodes):
+    with pytest.raises(InputError, match=r"^nodes is .* a mask \[N\] or node numbers"):
+        chosen_nodes(case[1], nodes, 0)
+
+
+def test_no_reachable_class_has_no_support():
+    torch.manual_seed(1)
+    data = Data(x=torch.zeros(3, 2), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    model = GCN(2, 4, 2, 2)
+    with torch.no_grad():
+        model.convs[-1].bias.copy_(torch.tensor([5.0, 0.0]))  # class 0 always wins
+    exposure = gr.expose(model, data)
+    target = torch.ones(3, dtype=torch.long)
+    solution = gr.solve(exposure, target)
+    assert not np.any(solution.reachable)
+    for value in (gr.reach(exposure, target), solution):
+        assert "nan" not in str(value)
+    assert "support          –" in str(gr.reach(exposure, target))
