@@ -383,24 +383,6 @@ def test_what_is_no_index_is_refused(solution, wrong):
         solution[wrong]
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [
-        slice(None), slice(2, 9), slice(3, 31, 9), slice(None, None, -1), slice(-5, None),
-        slice(4, 4), slice(100, 200), slice(20, 2, -3),
-    ],
-)  # fmt: skip
-def test_a_slice_is_a_solution_of_those_lps(exposure, solution, cut):
-    part, chosen = solution[cut], range(len(solution))[cut]
-    assert len(part) == len(chosen) == len(part.indptr) - 1
-    for k, i in enumerate(chosen):
-        same(part[k], solution[i])
-    assert part.indptr[0] == 0 and part.indptr[-1] == len(part.terms)
-    assert part.skipped == (4 if len(part) == len(solution) else 0)
-    assert part.check(exposure).ok and part.check(exposure).lps == len(chosen)
-    str(part)
-
-
 def test_dense_is_admissible_and_the_last_target_counts(exposure, solution):
     lam = solution.dense(exposure)
     torch.testing.assert_close(exposure.masses(lam), exposure.mass)

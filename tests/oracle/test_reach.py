@@ -15,14 +15,11 @@ from torch_geometric.nn import GCN
 import gnn_repair as gr
 from gnn_repair import published
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import ClassReach, Rate, Reach, class_reach, reach, solve, summarise
+from gnn_repair.oracle import ClassReach, Reach, reach, solve
 from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
-from gnn_repair.oracle.rates import places_of
-from gnn_repair.reporting.evidence import chosen_nodes, gather
-from gnn_repair.reporting.writing import case_of_run
+from gnn_repair.reporting.evidence import chosen_nodes
 from gnn_repair.results.protocol import OracleProtocol
-from gnn_repair.study.measures import summarise_oracle
 from tests.campaigns.lp_families import Numbers
 from tests.campaigns.lp_families import exposure_of as exposure_of_frames
 from tests.helpers.oracle.oracle_cases import exposure_of, members, random_node
@@ -52,27 +49,6 @@ Y = torch.zeros(4, dtype=torch.long)
 MASK = torch.tensor([[1, 1], [1, 0], [1, 0], [0, 1]], dtype=torch.bool)
 
 
-def test_reach_is_the_mean_over_members():
-    exposure = two_members()
-    # Member 0 at nodes 0, 1, 2: margins 1, 1, −1; member 1 at nodes 0, 3: margins −2, 2.
-    solution = solve(exposure, Y, MASK)
-    np.testing.assert_allclose(solution.margin, [1, 1, -1, -2, 2])
-    found = reach(exposure, Y, MASK)
-    assert [(m.true_class, m.error) for m in found.members] == [
-        (Rate(2, 3), Rate(1, 2)),
-        (Rate(1, 2), Rate(1, 2)),
-    ]
-    assert found.true_class == pytest.approx((2 / 3 + 1 / 2) / 2) != pytest.approx(3 / 5)
-    assert found.error == 0.5 and found.support == 1.0 and found.undecided == 0
-    text = str(found).split("\n")
-    assert text[:2] == [
-        "true-class reach 58.3 %, mean over 2 members (3 of 5 in all)",
-        "error reach      50.0 %, mean over 2 members (2 of 4 in all)",
-    ]
-    assert "undefined with two classes" in text[2] and np.isnan(found.chance.low)
-    assert np.isnan(found.to_frame()["excess"]).all()
-
-
 def test_a_member_without_errors_has_no_error_reach():
     exposure, mask = two_members(), MASK.clone()
     mask[1:3, 0] = False
@@ -91,18 +67,6 @@ def failing(solution, places, status=FAILED):
     return replace(solution, status=codes, margin=margin)
 
 
-def test_lps_without_an_answer_make_reach_an_interval():
-    exposure = two_members()
-    whole = solve(exposure, "all", MASK)
-    # Node 2 of member 0, an error out of reach: its class 0.
-    found = summarise(exposure, failing(whole, [4]), Y)
-    assert found.members[0].true_class == Rate(2, 3, 1) and found.members[0].error == Rate(1, 2, 1)
-    assert found.members[0].undecided == 1 == found.undecided
-    assert found.members[0].error.possible == 1.0 and "1 undecided" in str(found)
-    with pytest.raises(InputError, match='target="all"'):
-        summarise(exposure, solve(exposure, Y, MASK), Y)
-
-
 def test_uncertified_answers_count_where_they_decide():
     whole = solve(two_members(), Y, MASK)
     open_ = failing(whole, np.arange(5), UNCERTIFIED)
@@ -111,29 +75,6 @@ def test_uncertified_answers_count_where_they_decide():
     assert replace(wide, status=whole.status).decided.all()
     assert not failing(whole, np.arange(5)).decided.any()
     assert wide.decided_at(1.5).tolist() == [False, True, True, True, True]
-
-
-def test_study_and_report_count_alike():
-    """The same figures from metrics, from a study's summary and from a report."""
-    exposure = two_members()
-    found = reach(exposure, Y, MASK)
-    none = torch.zeros_like(MASK)
-    summaries = summarise_oracle(
-        exposure, Y, {"val": none, "test": MASK}, OracleProtocol()
-    ).summaries
-    for s, summary in enumerate(summaries):
-        member, test = found.members[s], summary["test"]
-        assert test["true_class_reach"] == member.true_class.value
-        assert test["error_reach"] == member.error.value and test["support"] == member.support
-        assert (test["nodes"], test["undecided"]) == (member.true_class.total, 0)
-        assert summary["val"]["true_class_reach"] is None
-        evidence = gather(exposure, Y, MASK, member=s)
-        counts = evidence.reach
-        assert Rate(counts.reachable, counts.nodes) == member.true_class
-        assert Rate(counts.reachable_errors, counts.errors) == member.error
-        case = case_of_run(evidence, "toy", "gcn")
-        assert case["reach"]["true_class_reach"] == [100 * member.true_class.value]
-        assert case["reach"]["error_reach"] == [100 * member.error.value]
 
 
 def judged(node, target):
@@ -246,26 +187,6 @@ def test_the_bootstrap_is_paired_and_draws_whole_nodes():
     assert other[1] - other[0] == pytest.approx((high - low) / 2**0.5, rel=0.12)
 
 
-def test_undecided_classes_leave_intervals():
-    # Node 0: true 0, predicted 1; class 2 can, 3 open. Node 1: the true class itself is open.
-    can = [[1, 1, 1, 0], [0, 1, 0, 0]]
-    found = table_of(can, [0, 0], [1, 1], decided=[[1, 1, 1, 0], [0, 1, 1, 1]])
-    assert (found.chance.low, found.chance.high) == (0.25, 0.5)
-    assert found.members[0].error == Rate(1, 2, 1)
-    assert (found.excess.low, found.excess.high) == (0.0, 0.75)
-    assert (found.classes_per_error.low, found.classes_per_error.high) == (2.0, 3.0)
-    # Node 0 ties with 2 and maybe 3: place 1.5 or 2; node 1 is first, or ties with two: 1 or 2.
-    assert (found.rank.low, found.rank.high) == (1.25, 2.0)
-    assert "between 25.0 % and 50.0 %" in str(found)
-
-
-def test_ties_share_their_place_and_infinite_ones_do():
-    values = np.array([[3.0, 1.0, 3.0, 3.0 + 1e-9], [-np.inf, 5.0, -np.inf, 0.0]])
-    among = np.array([[True, False, True, True]] * 2)
-    low, high = places_of(values, values, np.array([0, 0]), among)
-    assert low.tolist() == high.tolist() == [2.0, 2.5]
-
-
 def test_one_threshold_everywhere():
     protocol = OracleProtocol()
     assert protocol.reachable_above == published.REACHABLE == 1e-7
@@ -277,19 +198,6 @@ def test_one_threshold_everywhere():
     thin = replace(solution, coefficients=np.array([1e-7, 1.0001e-7, 1, 0, 2]))
     assert thin.support.tolist() == [0, 1, 1, 0, 1]
     assert solution.active_above(1.5).tolist() == [0, 0, 0, 1, 1]
-
-
-def test_class_reach_by_member():
-    exposure, solution = members()
-    found = class_reach(exposure)
-    assert found.margin.shape == (12, 4)
-    for k in range(12):
-        assert (found.member[k], found.node[k]) == (k // 4, k % 4)
-        np.testing.assert_array_equal(found.margin[k], solution.margin[4 * k : 4 * k + 4])
-    counts = found.count
-    assert counts.tolist() == [(row > 1e-7).sum() for row in found.margin]
-    share = 100 * (counts == counts[0]).mean()
-    assert f"{counts[0]}: {share:.1f} %" in str(found) and "12 nodes" in str(found)
 
 
 def test_problems_are_ordered_and_skip_what_has_no_label():
@@ -433,17 +341,6 @@ def test_every_member_has_its_own_terms(two_members_frames):
         frame = two_members_frames.to_frame(member=member)
         assert frame["coefficient"].tolist() == pytest.approx(alpha)
         assert frame["logit 2"].tolist() == pytest.approx([3 * size, 0])
-
-
-def test_rankings_and_confusions_are_each_member_s_own(two_members_frames):
-    solution = solve(two_members_frames, torch.tensor([0]))
-    # λ is (½, ½) for both: 0.4 beyond α for the first member's second term, 0.3 for the other's
-    # first. Both messages are node 0's here.
-    ranked = source_ranking(solution, two_members_frames)
-    assert ranked["gained"].tolist() == pytest.approx([0.7])
-    found = confusion_by_reach(solution, two_members_frames, torch.tensor([0]))
-    # z = (2, 0.3, 2.7) of the first member, (4, 4.8, 1.2) of the second.
-    assert sorted(zip(found["predicted"], found["can"], strict=True)) == [(1, 1), (2, 1)]
 
 
 def test_the_largest_weight_comes_first():

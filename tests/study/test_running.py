@@ -262,12 +262,6 @@ def with_nan(data):
     return broken
 
 
-def test_a_split_that_does_not_exist_is_refused_before_the_first_case(tmp_path, data):
-    with pytest.raises(InputError, match="split 7 does not exist; mine has splits 0 to 2"):
-        run_study({"mine": data}, ["gcn"], [0, 7], store=tmp_path, device="cpu")
-    assert list(tmp_path.iterdir()) == []
-
-
 # A method is declared once: whoever adds one sees it in records, tables, figures and pages.
 
 
