@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import gnn_repair as gr
 from gnn_repair.catalog import DATASETS, Statistics
-from gnn_repair.cli import doctor, main, options, user_code
+from gnn_repair.cli import doctor, options, user_code
 from gnn_repair.cli.main import app
 from gnn_repair.errors import DatasetError, InputError
 from gnn_repair.oracle import Solution
@@ -33,20 +33,6 @@ from tests.helpers.study.tiny import TINY
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("GNN_REPAIR_DATA", raising=False)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command in this process; gives exit code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gnn-repair", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        output = capsys.readouterr()
-        return int(caught.value.code or 0), output.out, output.err
-
-    return call
 
 
 @pytest.fixture
@@ -182,15 +168,8 @@ def test_the_command_runs_as_a_process() -> None:
 # ``gnn-repair doctor`` looks things up, tries them, and says what is wrong.
 
 
-def found(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", "doctor", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return caught.value.code or 0, capsys.readouterr().out
-
-
-def test_a_sound_installation_is_called_so(monkeypatch, capsys, tmp_path):
-    code, out = found(monkeypatch, capsys, "--format", "json", "--root", str(tmp_path))
+def test_a_sound_installation_is_called_so(run, tmp_path):
+    code, out, _ = run("doctor", "--format", "json", "--root", str(tmp_path))
     rows = {row["subject"]: row for row in json.loads(out)}
     assert code == 0 and not any(row["wrong"] for row in rows.values())
     assert rows["torch"]["found"] == metadata.version("torch")
@@ -199,8 +178,8 @@ def test_a_sound_installation_is_called_so(monkeypatch, capsys, tmp_path):
     assert "pytest" not in rows  # only those who work on the package need it
 
 
-def test_a_table_ticks_every_line(monkeypatch, capsys):
-    code, out = found(monkeypatch, capsys)
+def test_a_table_ticks_every_line(run):
+    code, out, _ = run("doctor")
     assert code == 0 and "✗" not in out and out.count("✓") >= 15
 
 
@@ -212,7 +191,7 @@ def test_an_old_package_is_named(monkeypatch):
     assert doctor._package("numba", "0.9.12", None).wrong is None
 
 
-def test_a_wrong_oracle_and_a_blind_check_are_found(monkeypatch, capsys):
+def test_a_wrong_oracle_and_a_blind_check_are_found(run, monkeypatch):
     import gnn_repair.oracle as oracle
 
     solve = oracle.solve
@@ -223,7 +202,7 @@ def test_a_wrong_oracle_and_a_blind_check_are_found(monkeypatch, capsys):
 
     monkeypatch.setattr(oracle, "solve", off)
     monkeypatch.setattr(Solution, "check", lambda self, exposure: True)
-    code, out = found(monkeypatch, capsys, "--format", "json")
+    code, out, _ = run("doctor", "--format", "json")
     wrong = {row["subject"] for row in json.loads(out) if row["wrong"]}
     assert code == 1 and wrong == {"one LP", "one certificate"}
 
@@ -325,22 +304,14 @@ def heard(monkeypatch):
     torch.set_num_threads(before)
 
 
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return int(caught.value.code or 0)
-
-
-def test_the_demo_goes_the_whole_way_and_reaches_nobody(heard, monkeypatch, tmp_path, capsys):
+def test_the_demo_goes_the_whole_way_and_reaches_nobody(heard, run, monkeypatch, tmp_path):
     """It trains, exposes, asks the oracle, repairs, stores and reports."""
     monkeypatch.setattr("gnn_repair.cli.demo.SETTINGS", TINY)
-    assert call(monkeypatch, "demo", "--report", str(tmp_path / "page.html")) == 0
-    assert heard == []
-    told = capsys.readouterr()
+    code, out, err = run("demo", "--report", str(tmp_path / "page.html"))
+    assert code == 0 and heard == []
     for part in ("The built-in graph", "Exposure of GCN on builtin", "chance", "Set translation"):
-        assert part in told.out
-    assert "builtin × gcn: 2 splits in" in told.err and "All of it took" in told.out
+        assert part in out
+    assert "builtin × gcn: 2 splits in" in err and "All of it took" in out
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     # One model per page: the nodes are of the very run whose accuracies the overview shows.
     assert text.startswith("<!DOCTYPE html>")
@@ -349,17 +320,17 @@ def test_the_demo_goes_the_whole_way_and_reaches_nobody(heard, monkeypatch, tmp_
         assert address not in text.replace("http://www.w3.org/", "")
 
 
-def test_looking_around_reaches_nobody(heard, monkeypatch, tmp_path):
+def test_looking_around_reaches_nobody(heard, run, tmp_path):
     held = Store(tmp_path / "store")
     held.begin(PAPER)
     held.put(make_record("cora", "gcn", 0))
     store = ("--store", str(held.root))
     root = ("--root", str(tmp_path / "no-data"))
-    assert call(monkeypatch, "data", "list", *root) == 0
-    assert call(monkeypatch, "data", "check", *root) == 0
-    assert call(monkeypatch, "study", "status", *store) == 0
-    assert call(monkeypatch, "study", "tables", *store) == 0
-    assert call(monkeypatch, "study", "export", str(tmp_path / "a.csv"), *store) == 0
+    assert run("data", "list", *root)[0] == 0
+    assert run("data", "check", *root)[0] == 0
+    assert run("study", "status", *store)[0] == 0
+    assert run("study", "tables", *store)[0] == 0
+    assert run("study", "export", str(tmp_path / "a.csv"), *store)[0] == 0
     assert heard == []
 
 

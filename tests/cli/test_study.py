@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import pytest
 
 from gnn_repair.catalog import DATASETS
-from gnn_repair.cli import main
 from gnn_repair.results.records import StoreWarning
 from gnn_repair.study import PAPER, Case, Plan, Run, Store, StudyProgress, override
 from gnn_repair.study.engine import Failure
@@ -46,21 +44,6 @@ def store(tmp_path):
             held.put(make_record(dataset, backbone, split))
     held.put_failure(PAPER.digest, Run("cora", "gat", 0), "a planted fault", "Traceback")
     return held.root
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command in this process; gives exit code, stdout and stderr."""
-
-    def call_main(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gnn-repair", *arguments])
-        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-        with pytest.raises(SystemExit) as caught:
-            main()
-        output = capsys.readouterr()
-        return int(caught.value.code or 0), output.out, output.err
-
-    return call_main
 
 
 def test_run_then_run_again_then_tables(run, tmp_path):
