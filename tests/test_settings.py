@@ -222,14 +222,7 @@ def test_right_use_passes_and_shows_the_signature(checked):
 
 def test_wrong_use_is_found(checked):
     found = [line for line in checked if line.startswith("wrong.py")]
-    words = [
-        "solve",
-        "solve",
-        "FittedRepair",
-        "SetTranslation",
-        "nonsense",
-        "margins",
-    ]
+    words = ["solve", "solve", "FittedRepair", "SetTranslation", "nonsense", "margins"]
     words.append('"fit" of "Repair"')
     for number, word in enumerate(words, start=5):
         assert any(line.startswith(f"wrong.py:{number}: error") and word in line for line in found)

@@ -106,10 +106,7 @@ def test_pickled_arrays_are_not_loaded(arrays: Arrays, place: Place) -> None:
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-9], lambda raw: raw[:-1] + b"?"])
 def test_a_truncated_or_altered_file_is_named_and_not_parsed(
-    arrays: Arrays,
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    damage: Callable[[bytes], bytes],
+    arrays: Arrays, place: Place, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
 ) -> None:
     spec, root = place("amazon-ratings", arrays)
     path = root / spec.files[0].path

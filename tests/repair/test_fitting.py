@@ -354,20 +354,11 @@ def test_labels_are_told_by_their_score(monkeypatch):
 # What a fit cannot use is named in one sentence, whichever repair is asked.
 TRAIN_BOTH, VAL_BOTH, Y = DATA.train_mask, DATA.val_mask, DATA.y
 BAD = {
-    "zeros and ones": (
-        {"val": VAL_BOTH[:, 0].long()},
-        "val is torch.int64, .* such as val > 0",
-    ),
+    "zeros and ones": ({"val": VAL_BOTH[:, 0].long()}, "val is torch.int64, .* such as val > 0"),
     "wide": ({"val": VAL_BOTH[:, [0, 1, 0]]}, "val has 3 splits but the exposure has 2"),
     "overlap": ({"val": VAL_BOTH | TRAIN_BOTH}, "is in train and in val"),
-    "empty": (
-        {"train": TRAIN_BOTH & torch.tensor([True, False])},
-        "train of member 1 is empty",
-    ),
-    "unlabelled": (
-        {"y": torch.where(TRAIN_BOTH[:, 1], -1, Y)},
-        r"node \d+ has label -1 but is in",
-    ),
+    "empty": ({"train": TRAIN_BOTH & torch.tensor([True, False])}, "train of member 1 is empty"),
+    "unlabelled": ({"y": torch.where(TRAIN_BOTH[:, 1], -1, Y)}, r"node \d+ has label -1 but is in"),
     "column": ({"y": Y.unsqueeze(1)}, r"y has shape \[30, 1\]"),
     "frozen": ({"exposure": toy_frozen("gcn")}, "exposure is Frozen; give what expose"),
 }
@@ -413,12 +404,7 @@ def test_labels_of_any_whole_type_will_do():
         found = two_epochs().fit(exposure, Y.to(dtype), TRAIN_BOTH, VAL_BOTH, device="cpu")
         assert torch.equal(found.member_logits(exposure), expected)
     found = two_epochs().fit(
-        exposure,
-        Y,
-        TRAIN_BOTH,
-        VAL_BOTH,
-        device="cpu",
-        batch_size=np.int64(100),
+        exposure, Y, TRAIN_BOTH, VAL_BOTH, device="cpu", batch_size=np.int64(100)
     )
     assert torch.equal(found.member_logits(exposure), expected)
 
@@ -443,11 +429,7 @@ def test_nodes_are_masks_or_numbers():
         assert torch.equal(found.predict(exposure), usual.argmax(1))
     with pytest.warns(DeprecationWarning, match=r"fit\(train=…\) now") as caught:
         found = two_epochs().fit(
-            exposure,
-            Y,
-            train_mask=TRAIN_BOTH[:, 0],
-            val=VAL_BOTH[:, 0],
-            device="cpu",
+            exposure, Y, train_mask=TRAIN_BOTH[:, 0], val=VAL_BOTH[:, 0], device="cpu"
         )
     assert caught[0].filename == __file__
     assert torch.equal(found.logits(exposure), usual)

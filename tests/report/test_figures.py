@@ -16,13 +16,7 @@ import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.reporting import gather, report, write_figures
-from gnn_repair.reporting.figures import (
-    convex_hull,
-    draw_polytope,
-    group_slices,
-    hull,
-    plane_of,
-)
+from gnn_repair.reporting.figures import convex_hull, draw_polytope, group_slices, hull, plane_of
 from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 

@@ -428,9 +428,7 @@ def weights(model: Paths, data: HeteroData) -> Tensor:
 
 
 def test_it_is_exact_with_the_weights_held(
-    model_and_data: tuple[Paths, HeteroData],
-    exposure: Exposure,
-    monkeypatch: pytest.MonkeyPatch,
+    model_and_data: tuple[Paths, HeteroData], exposure: Exposure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = model_and_data
     held, factors = weights(model, data), random_factors(data)

@@ -298,10 +298,7 @@ def test_the_numbers_of_one_graph_may_come_bare(outputs: int, end: Any, columns:
     ("pool", "words"),
     [
         (lambda: aggr.MedianAggregation(), r"\(MedianAggregation\) mixes nodes by `sort`"),
-        (
-            lambda: aggr.LSTMAggregation(WIDTH, WIDTH),
-            "reads the nodes of a graph in order",
-        ),
+        (lambda: aggr.LSTMAggregation(WIDTH, WIDTH), "reads the nodes of a graph in order"),
         (
             lambda: aggr.MLPAggregation(WIDTH, WIDTH, 7, num_layers=1),
             "reads the nodes of a graph in order",

@@ -45,10 +45,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
         lambda: Net(pyg.SAGEConv(6, 8, aggr="max")),
         r"`conv2` \(SAGEConv\) mixes nodes by `scatter_reduce` \(amax\).*, no weighted",
     ),
-    "LSTM aggregator": (
-        lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")),
-        r"`conv2` \(SAGEConv\)",
-    ),
+    "LSTM aggregator": (lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")), r"`conv2` \(SAGEConv\)"),
     "models.EdgeCNN": (
         lambda: models.EdgeCNN(5, 8, 2, 4),
         r"`convs.1` \(EdgeConv\) mixes nodes by `scatter_reduce` \(amax\)",

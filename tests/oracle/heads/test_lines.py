@@ -66,12 +66,7 @@ def test_lines_of_any_slope_stay_above_and_below(name):
     f = operation.evaluate([y], nodes)
     at = box.low + 0.3 * (box.high - box.low)
     (above,), (below,) = operation.lines([box], [at])
-    slopes = [
-        above,
-        below,
-        0.8 * draw(5)(1, UNITS),
-        torch.zeros(1, UNITS).double(),
-    ]
+    slopes = [above, below, 0.8 * draw(5)(1, UNITS), torch.zeros(1, UNITS).double()]
     for slope in slopes:
         low, up = (slope * y + constant for constant in operation.gaps((slope,), [box]))
         rounding = 1e-15 * ((slope * y).abs().amax(0) + f.abs().amax(0))  # of this comparison
