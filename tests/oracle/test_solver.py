@@ -281,34 +281,6 @@ def test_members_solve_their_own_masks():
     assert solution.check(both).ok
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_generated_instances_prove_themselves(seed):
-    """Shapes and number families drawn at random, each LP certified without any solver."""
-    rng = np.random.default_rng(1000 + seed)
-    classes, groups = int(rng.integers(2, 12)), int(rng.integers(1, 5))
-    kind = rng.choice(["normal", "integer", "sparse", "heavy"])
-
-    def draw(shape):
-        normal = rng.normal(size=shape)
-        if kind == "integer":
-            return np.round(normal)
-        if kind == "sparse":
-            return normal * (rng.random(shape) < 0.3)
-        return normal * (np.exp(3 * rng.normal(size=shape)) if kind == "heavy" else 1)
-
-    top = int(rng.choice([3, 30, 300]))
-    nodes = [
-        random_node(rng, [int(k) for k in rng.integers(0, top, groups)], classes, draw)
-        for _ in range(6)
-    ]
-    if not any(len(alpha) for _, parts in nodes for alpha, _ in parts):
-        nodes[0] = random_node(rng, [1] * groups, classes, draw)
-    exposure = exposure_of(nodes)
-    solution = solve(exposure, "all", threads=1)
-    verdict = solution.check(exposure)
-    assert verdict.ok, verdict
-
-
 def test_terms_that_do_not_fit_the_copies():
     """More terms than a thread keeps copies of: the rest is copied anew in every pass."""
     exposure, target = synthetic(9000, 9, 2, 2), torch.tensor([0, 8])
