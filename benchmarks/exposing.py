@@ -24,10 +24,10 @@ MODELS = ("GCN", "GAT", "GIN", "SAGE", "sparse")
 PHASES = {
     "forwards": "calling.py:__call__",
     "record": "recorder.py:record_run",
-    "analyse": "exposing.py:_sites",
-    "follow": "exposing.py:_captured",
-    "build": "exposing.py:_assembled",
-    "certify": "exposing.py:_certified",
+    "analyse": "from_model.py:_sites",
+    "follow": "from_model.py:_captured",
+    "build": "from_model.py:_assembled",
+    "certify": "from_model.py:_certified",
 }
 """Of ``expose``: the functions whose time is shown."""
 

@@ -36,7 +36,7 @@ from gnn_repair.exposure.heads.operations import (
 )
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import SparseColumns, new_highs, pass_lp
-from gnn_repair.oracle.heads.polytope import Base, base_of
+from gnn_repair.oracle.heads.bound import Base, base_of
 from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.solution import Solution
 

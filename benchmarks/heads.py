@@ -40,7 +40,7 @@ from gnn_repair.exposure.heads.operations import (
     Scale,
 )
 from gnn_repair.files import parse_json
-from gnn_repair.oracle.heads.polytope import base_of
+from gnn_repair.oracle.heads.bound import base_of
 from gnn_repair.oracle.heads.search import replay_margins
 from gnn_repair.oracle.heads.solve import (
     ASCENT,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -98,13 +97,9 @@ class DatasetSpec:
 def _from_paper(name: str, source: Source) -> DatasetSpec:
     """A dataset of the paper, with the statistics of its dataset table."""
     row = published()["datasets"][name]
-    ratio = re.search(r"(\d+)/(\d+)/(\d+)", row["splits"])
-    if ratio is None:
-        raise ValueError(f"the published splits of {name} name no ratio: {row['splits']}")
-    train, val, test = (int(share) for share in ratio.groups())
-    statistics = Statistics(
-        row["nodes"], row["entries"], row["features"], row["classes"], (train, val, test)
-    )
+    train, val, test = map(int, row["splits"].split()[1].rstrip(",").split("/"))
+    sizes = {key: row[key] for key in ("nodes", "entries", "features", "classes")}
+    statistics = Statistics(**sizes, shares=(train, val, test))
     stratified = row["splits"].startswith("stratified")
     return DatasetSpec(name, source, statistics, stratified, _raw_files(name))
 
@@ -142,14 +137,10 @@ DATASETS: dict[str, DatasetSpec] = {
         Statistics(10_000, 2 * 39_402 + 10_000, 7, 2, (50, 25, 25)),
     ),
     "chameleon-filtered": _beyond_paper(
-        "chameleon-filtered",
-        _filtered("chameleon_filtered"),
-        Statistics(890, None, 2_325, 5),
+        "chameleon-filtered", _filtered("chameleon_filtered"), Statistics(890, None, 2_325, 5)
     ),
     "squirrel-filtered": _beyond_paper(
-        "squirrel-filtered",
-        _filtered("squirrel_filtered"),
-        Statistics(2_223, None, 2_089, 5),
+        "squirrel-filtered", _filtered("squirrel_filtered"), Statistics(2_223, None, 2_089, 5)
     ),
     "builtin": DatasetSpec("builtin", None, Statistics(3_000, 10_740, 64, 18, (50, 25, 25)), True),
 }

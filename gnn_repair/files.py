@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, BinaryIO, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, BinaryIO, get_args, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,8 +24,6 @@ from torch import Tensor
 
 from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import FileFormatError, InputError
-
-T = TypeVar("T")
 
 INDEX = (torch.int32, torch.int64)
 """Types that numbers of nodes, rows and terms may have."""
@@ -151,33 +149,6 @@ def _raw_bytes(tensor: Tensor) -> memoryview:
     """A contiguous tensor's bytes, not copied."""
     # One number counts as contiguous whatever its stride, but is viewed as bytes only with 1.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
-
-
-# Tensors by name, as a value holds them -----------------------------------------------------------
-
-
-class FrozenDict(Mapping[str, T], Generic[T]):
-    """Values by name, fixed when it is built; unlike ``MappingProxyType``, it can be pickled."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, T]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> T:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"{{{', '.join(self._values)}}}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._values,)
 
 
 # Checks of what was read --------------------------------------------------------------------------

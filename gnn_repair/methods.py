@@ -77,120 +77,74 @@ class Method:
 
 
 _SHARED = ("repairs.hidden", "repairs.dropout", "repairs.seed")
-
-
-def _beyond(*, message_set: bool = False, **values: Any) -> Method:
-    """The ladder or one of its controls: not from the paper, full batches, asked for by name."""
-    values |= {"batched": False, "from_paper": False, "by_default": False}
-    return Method(message_set=message_set, **values)
-
+_UNTRAINED: dict[str, Any] = {"trained": False, "batched": False, "from_paper": False}
+_BEYOND: dict[str, Any] = {"batched": False, "from_paper": False, "by_default": False}
+"""The ladder and its controls: not from the paper, full batches, asked for by name."""
+_ADAPTERS, _BASELINES = "gnn_repair.repair.adapters", "gnn_repair.repair.baselines"
 
 METHODS: dict[str, Method] = {
     "refit_head": Method(
-        title="Refit head",
-        output="linear head",
-        message_set=False,
-        repair="gnn_repair.repair.adapters:RefitHead",
+        f"{_ADAPTERS}:RefitHead", "Refit head", output="linear head", message_set=False,
         settings=("repairs.seed", "repairs.refit_head"),
-        look=Look("square", "#7a7f87", "#a5abb4"),
-        batched=False,
+        look=Look("square", "#7a7f87", "#a5abb4"), batched=False,
     ),
     "node_translation": Method(
-        title="Node translation",
-        output="centred shift",
-        message_set=False,
-        repair="gnn_repair.repair.adapters:NodeTranslation",
-        settings=(*_SHARED, "repairs.node_translation"),
+        f"{_ADAPTERS}:NodeTranslation", "Node translation", output="centred shift",
+        message_set=False, settings=(*_SHARED, "repairs.node_translation"),
         look=Look("flipped", "#56b4e9", "#7cc8f4"),
     ),
     "reweighting": Method(
-        title="Reweight",
-        output="coefficients",
-        message_set=True,
-        repair="gnn_repair.repair.adapters:Reweighting",
-        settings=(*_SHARED, "repairs.reweighting"),
+        f"{_ADAPTERS}:Reweighting", "Reweight", output="coefficients",
+        message_set=True, settings=(*_SHARED, "repairs.reweighting"),
         look=Look("diamond", "#e69f00", "#f0b02a"),
     ),
     "set_translation": Method(
-        title="Set translation",
-        output="centred shift",
-        message_set=True,
-        repair="gnn_repair.repair.adapters:SetTranslation",
-        settings=(*_SHARED, "repairs.set_translation"),
+        f"{_ADAPTERS}:SetTranslation", "Set translation", output="centred shift",
+        message_set=True, settings=(*_SHARED, "repairs.set_translation"),
         look=Look("triangle", "#009e73", "#25c497"),
     ),
     "correct_and_smooth": Method(
-        title="Correct and smooth",
-        output="smoothed labels",
-        message_set=False,
-        repair="gnn_repair.repair.baselines:CorrectAndSmooth",
-        settings=("repairs.smoothing_layers",),
-        look=Look("pentagon", "#9467bd", "#b9a0e0"),
-        trained=False,
-        batched=False,
-        from_paper=False,
+        f"{_BASELINES}:CorrectAndSmooth", "Correct and smooth", output="smoothed labels",
+        message_set=False, settings=("repairs.smoothing_layers",),
+        look=Look("pentagon", "#9467bd", "#b9a0e0"), **_UNTRAINED,
     ),
     "temperature_scaling": Method(
-        title="Temperature scaling",
-        output="one scale",
-        message_set=False,
-        repair="gnn_repair.repair.baselines:TemperatureScaling",
-        look=Look("pentagon", "#8b929c", "#7d8794"),
-        trained=False,
-        batched=False,
-        from_paper=False,
+        f"{_BASELINES}:TemperatureScaling", "Temperature scaling", output="one scale",
+        message_set=False, look=Look("pentagon", "#8b929c", "#7d8794"), **_UNTRAINED,
     ),
-    "evidence_ladder": _beyond(
-        title="Evidence ladder",
-        output="weighed candidates",
-        message_set=True,
-        repair="gnn_repair.repair.ladder.ladder:EvidenceLadder",
+    "evidence_ladder": Method(
+        "gnn_repair.repair.ladder.ladder:EvidenceLadder", "Evidence ladder",
+        output="weighed candidates", message_set=True, needs=("data",),
         settings=("repairs.dropout", "repairs.seed", "repairs.evidence_ladder"),
-        look=Look("circle", "#d55e00", "#f08040"),
-        needs=("data",),
+        look=Look("circle", "#d55e00", "#f08040"), **_BEYOND,
     ),
-    "cross_fitted": _beyond(
-        title="Set translation, cross-fitted",
-        output="centred shift",
-        message_set=True,
-        repair="gnn_repair.repair.adapters:SetTranslation",
-        settings=(*_SHARED, "repairs.set_translation"),
-        look=Look("triangle", "#0072b2", "#4aa3df"),
-        folded=True,
+    "cross_fitted": Method(
+        f"{_ADAPTERS}:SetTranslation", "Set translation, cross-fitted", output="centred shift",
+        message_set=True, settings=(*_SHARED, "repairs.set_translation"), folded=True,
+        look=Look("triangle", "#0072b2", "#4aa3df"), **_BEYOND,
     ),
-    "retrained_backbone": _beyond(
-        title="Retrained backbone",
-        output="everything",
-        repair="gnn_repair.repair.baselines:RetrainedBackbone",
-        settings=("repairs.seed",),
-        look=Look("square", "#cc79a7", "#e09cc2"),
-        needs=("frozen",),
+    "retrained_backbone": Method(
+        f"{_BASELINES}:RetrainedBackbone", "Retrained backbone", output="everything",
+        message_set=False, settings=("repairs.seed",), needs=("frozen",),
+        look=Look("square", "#cc79a7", "#e09cc2"), **_BEYOND,
     ),
-    "cross_fitted_smoothing": _beyond(
-        title="Correct and smooth, cross-fitted",
-        output="smoothed labels",
-        repair="gnn_repair.repair.baselines:CorrectAndSmooth",
+    "cross_fitted_smoothing": Method(
+        f"{_BASELINES}:CorrectAndSmooth", "Correct and smooth, cross-fitted",
+        output="smoothed labels", message_set=False, folded=True,
         settings=("repairs.seed", "repairs.smoothing_layers"),
-        look=Look("pentagon", "#cc79a7", "#e09cc2"),
-        folded=True,
+        look=Look("pentagon", "#cc79a7", "#e09cc2"), **_BEYOND,
     ),
-    "label_propagation": _beyond(
-        title="Label propagation",
-        output="spread labels",
-        repair="gnn_repair.repair.baselines:LabelPropagation",
-        settings=("repairs.smoothing_layers",),
-        look=Look("flipped", "#cc79a7", "#e09cc2"),
-        needs=("data",),
+    "label_propagation": Method(
+        f"{_BASELINES}:LabelPropagation", "Label propagation", output="spread labels",
+        message_set=False, settings=("repairs.smoothing_layers",), needs=("data",),
+        look=Look("flipped", "#cc79a7", "#e09cc2"), **_BEYOND,
     ),
-    "feature_perceptron": _beyond(
-        title="Perceptron on features",
-        output="everything",
-        repair="gnn_repair.repair.baselines:FeaturePerceptron",
-        settings=("repairs.hidden", "repairs.seed"),
-        look=Look("diamond", "#cc79a7", "#e09cc2"),
-        needs=("data",),
+    "feature_perceptron": Method(
+        f"{_BASELINES}:FeaturePerceptron", "Perceptron on features", output="everything",
+        message_set=False, settings=("repairs.hidden", "repairs.seed"), needs=("data",),
+        look=Look("diamond", "#cc79a7", "#e09cc2"), **_BEYOND,
     ),
-}
+}  # fmt: skip
 """By name, in the order of the tables (colours: Okabe and Ito's palette)."""
 
 
@@ -240,88 +194,51 @@ FROZEN, TOGETHER = "frozen", "together"
 """The model as it is; the weighed mean of all rungs but smoothing."""
 
 _ATTEND = "let nodes attend to similar ones, wherever they are"
+_SKIP = "add a skip connection from the features to the classifier"
+_FEED = "feed known labels of neighbours as input"
 
 RUNGS: dict[str, Rung] = {
     "messages": Rung(
-        "messages",
-        ("messages",),
-        True,
-        FROZEN,
+        "messages", ("messages",), True, FROZEN,
         "held-out errors to learn from (validation nodes, in folds)",
-        "give the classifier more labels: hold out fewer of them",
-        "summary",
+        "give the classifier more labels: hold out fewer of them", "summary",
     ),
     "labels": Rung(
-        "messages + neighbours' labels",
-        ("messages", "labels"),
-        True,
-        "messages",
-        "labels of neighbours, which the network never saw,",
-        "feed known labels of neighbours as input",
-        "summary-labels",
+        "messages + neighbours' labels", ("messages", "labels"), True, "messages",
+        "labels of neighbours, which the network never saw,", _FEED, "summary-labels",
     ),
     "similar": Rung(
-        "messages + similar nodes' labels",
-        ("messages", "labels", "similar"),
-        True,
-        "labels",
-        "labels of similar nodes, wherever they are,",
-        _ATTEND,
-        "summary-kin",
+        "messages + similar nodes' labels", ("messages", "labels", "similar"), True, "labels",
+        "labels of similar nodes, wherever they are,", _ATTEND, "summary-kin",
     ),
     "skip": Rung(
-        "messages + raw features",
-        ("messages", "labels", "features"),
-        True,
-        "labels",
-        "the raw features, which the network no longer shows,",
-        "add a skip connection from the features to the classifier",
-        "summary-features",
+        "messages + raw features", ("messages", "labels", "features"), True, "labels",
+        "the raw features, which the network no longer shows,", _SKIP, "summary-features",
     ),
     "everything": Rung(
-        "messages + all evidence",
-        ("messages", "labels", "similar", "features"),
-        True,
-        "similar",
-        "the raw features, beside labels of similar nodes,",
-        "add a skip connection from the features to the classifier",
-        "summary-all",
+        "messages + all evidence", BLOCKS, True, "similar",
+        "the raw features, beside labels of similar nodes,", _SKIP, "summary-all",
     ),
     "features": Rung(
-        "own features alone",
-        ("features",),
-        False,
-        FROZEN,
-        "the node's own features alone",
-        "use an MLP or a skip connection",
+        "own features alone", ("features",), False, FROZEN,
+        "the node's own features alone", "use an MLP or a skip connection",
         lead="the graph hurts here: ",
         rivals=("messages", "labels", "skip", "everything", "features-labels"),
     ),
     "features-labels": Rung(
-        "own features + neighbours' labels",
-        ("labels", "features"),
-        False,
-        "features",
-        "labels of neighbours, beside a node's own features,",
-        "feed known labels of neighbours as input",
+        "own features + neighbours' labels", ("labels", "features"), False, "features",
+        "labels of neighbours, beside a node's own features,", _FEED,
     ),
     "features-similar": Rung(
-        "own features + similar nodes' labels",
-        ("labels", "similar", "features"),
-        False,
-        "features-labels",
-        "labels of similar nodes, beside a node's own features,",
-        _ATTEND,
+        "own features + similar nodes' labels", ("labels", "similar", "features"), False,
+        "features-labels", "labels of similar nodes, beside a node's own features,", _ATTEND,
     ),
     "smoothed": Rung(
-        "smoothing",
-        (),
-        False,
-        TOGETHER,
+        "smoothing", (), False, TOGETHER,
         "predictions and known labels, smoothed along links,",
         "smooth predictions along links (Correct-and-Smooth)",
     ),
-}
+}  # fmt: skip
 """By name, in the order of the tables."""
 
 NOTHING = "nothing to gain: no evidence beside the model's own stands out"

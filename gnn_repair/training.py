@@ -13,7 +13,7 @@ import logging
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,10 +217,8 @@ class _Run:
 
     def result(self) -> Fitted:
         """The outcome, on the training device."""
-        parameters = {
-            name: value.clone() for name, value in self.parameters.views(self.best).items()
-        }
-        return Fitted(parameters, self.best_epoch, self.best_score, self.epochs_run, self.diverged)
+        best = {name: value.clone() for name, value in self.parameters.views(self.best).items()}
+        return Fitted(best, self.best_epoch, self.best_score, self.epochs_run, self.diverged)
 
 
 class _Replayed:
@@ -332,12 +330,9 @@ def mask_weights(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def member_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of every member, [S].
+    """Weighted cross-entropy of every member, [S], of logits [N, S, C] and weights [N, S].
 
-    Args:
-        logits: [N, S, C].
-        labels: [N], in 0..C−1 wherever a weight is positive.
-        weights: [N, S], from :func:`mask_weights`.
+    Labels [N] lie in 0..C−1 wherever a weight is positive.
     """
     index = labels.clamp(min=0).view(-1, 1, 1).expand(-1, logits.shape[1], 1)
     chosen = logits.log_softmax(2).gather(2, index).squeeze(2)
@@ -381,6 +376,30 @@ def unstack_parameters(p: Parameters, member: int) -> dict[str, Tensor]:
     }
 
 
+class FrozenDict(Mapping[str, Tensor]):
+    """Tensors by name, fixed when it is built; unlike ``MappingProxyType``, it can be pickled."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(self._values)}}}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._values,)
+
+
 class FlatParameters:
     """Parameters [S, …] by name, kept in one matrix."""
 
@@ -420,11 +439,7 @@ class MemberAdam:
 
     @torch.no_grad()
     def step(self, learning: Tensor | None = None) -> None:
-        """Clip every member's gradient to the budget's norm, then update.
-
-        Args:
-            learning: [S] bool, the members to update; all unless given.
-        """
+        """Clip every member's gradient to the budget's norm, then update those that learn [S]."""
         gradient = self.matrix.grad
         assert gradient is not None
         norm = torch.linalg.vector_norm(gradient, dim=1)
@@ -460,14 +475,9 @@ def plain_adam(
 ) -> None:
     """The same update written out, for precisions that the GPU's kernel does not take.
 
-    Args:
-        matrix: [S, Q], changed in place.
-        gradient: [S, Q].
-        moments: first and second, [S, Q] each, changed in place.
-        steps: [S], updates of each member with this one.
-        scale: [S], what clipping multiplies the gradient by.
-        learning: [S] bool, the members to update.
-        budget: rates.
+    Matrix and moments, [S, Q] each, are changed in place. ``steps`` [S] are the updates of each
+    member with this one, ``scale`` [S] what clipping multiplies the gradient by, ``learning`` [S]
+    the members to update.
     """
     chosen, rate = learning.unsqueeze(1), budget.learning_rate
     value, own = matrix.detach(), gradient * scale.unsqueeze(1)

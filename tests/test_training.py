@@ -266,3 +266,16 @@ def test_views_are_the_parameters_and_gradients_flow_through_them():
     (views["weight"].square().sum() + 3 * views["bias"].sum()).backward()
     expected = torch.cat([2 * parameters["weight"].flatten(1), torch.full((2, 2), 3.0)], dim=1)
     assert torch.equal(flat.matrix.grad, expected)
+
+
+@pytest.mark.parametrize("when", range(6))
+def test_a_member_diverges_at_any_epoch_the_state_after_the_last_among_them(when):
+    class Diverging(Scripted):
+        def losses(self, trunk: None) -> torch.Tensor:
+            return super().losses(trunk) * (torch.nan if self.epoch == when else 1.0)
+
+    budget = replace(PLAIN, epochs=5, epoch_zero=True)
+    fitted = fit(Diverging([[i] for i in range(6)], [1.0]), budget)
+    assert fitted.diverged.tolist() == [True]
+    assert fitted.best_epoch.tolist() == [max(when - 1, 0)]
+    assert fitted.best_score.tolist() == [when - 1]

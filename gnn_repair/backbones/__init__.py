@@ -4,8 +4,14 @@ from gnn_repair.backbones.architectures import BACKBONES
 from gnn_repair.backbones.base import Backbone, Readout, Shape, Stream
 from gnn_repair.backbones.frozen import Frozen
 from gnn_repair.backbones.graph import Graph, Operator
-from gnn_repair.backbones.own_network import FrozenNetwork, OwnNetwork, load_network, train_own
-from gnn_repair.backbones.train import find_backbone, train_backbone
+from gnn_repair.backbones.train import (
+    FrozenNetwork,
+    OwnNetwork,
+    find_backbone,
+    load_network,
+    train_backbone,
+    train_own,
+)
 
 __all__ = [
     "BACKBONES",

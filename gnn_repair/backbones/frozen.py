@@ -21,14 +21,13 @@ from gnn_repair.checks import as_splits, num_classes
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import (
     REAL,
-    FrozenDict,
     check_fields,
     check_tensor,
     contents_of,
     load_tensors,
     save_tensors,
 )
-from gnn_repair.training import Budget, stack_parameters, unstack_parameters
+from gnn_repair.training import Budget, FrozenDict, stack_parameters, unstack_parameters
 
 # What must hold of a trained model's file, whatever the model: shared with fitted repairs ---------
 

@@ -46,26 +46,18 @@ class Operator:
         """The same operator with A^p multiplied out: every path to a source in one coefficient."""
         if self.power == 1:
             return self
-        product = self._matrix() ** self.power if self.power else self._identity()
-        product = product.tocsr()
+        own, device = self.pattern, self.coefficients.device
+        product = scipy.sparse.identity(own.num_rows, format="csr")
+        if self.power:
+            values = self.coefficients.double(), own.indices, own.indptr
+            parts = tuple(part.cpu().numpy() for part in values)
+            matrix = scipy.sparse.csr_matrix(parts, (own.num_rows, own.num_columns))
+            product = (matrix**self.power).tocsr()
         product.sort_indices()
-        device = self.coefficients.device
-        pattern = Pattern(
-            torch.from_numpy(product.indptr.astype(np.int64)).to(device),
-            torch.from_numpy(product.indices.astype(np.int32)).to(device),
-            self.pattern.num_columns,
-        )
-        values = torch.from_numpy(product.data).to(self.coefficients)
-        return Operator(pattern, values)
-
-    def _matrix(self) -> scipy.sparse.csr_matrix:
-        shape = (self.pattern.num_rows, self.pattern.num_columns)
-        data = self.coefficients.double().cpu().numpy()
-        indices, indptr = self.pattern.indices.cpu().numpy(), self.pattern.indptr.cpu().numpy()
-        return scipy.sparse.csr_matrix((data, indices, indptr), shape)
-
-    def _identity(self) -> scipy.sparse.csr_matrix:
-        return scipy.sparse.identity(self.pattern.num_rows, format="csr")
+        indptr = torch.from_numpy(product.indptr.astype(np.int64)).to(device)
+        indices = torch.from_numpy(product.indices.astype(np.int32)).to(device)
+        data = torch.from_numpy(product.data).to(self.coefficients)
+        return Operator(Pattern(indptr, indices, own.num_columns), data)
 
 
 class Features:

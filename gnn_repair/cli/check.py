@@ -80,8 +80,8 @@ def _reach(solution: Any) -> str:
     if not len(solution):
         return "0.00 %"
     low = 100 * float(solution.reachable.mean())
-    open_ = 100 * float((~solution.decided).mean())
-    return f"{low:.2f} %" if not open_ else f"{low:.2f} to {low + open_:.2f} %"
+    undecided = 100 * float((~solution.decided).mean())
+    return f"{low:.2f} to {low + undecided:.2f} %" if undecided else f"{low:.2f} %"
 
 
 def _kind(exposure: Any, solution: Any) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gnn_repair.catalog import DATASETS, DatasetSpec, data_root, find_dataset, missing_files
+from gnn_repair.catalog import DATASETS, data_root, find_dataset, missing_files
 from gnn_repair.cli import options
 from gnn_repair.cli.options import Format, FormatOption, RootOption, emit
 
@@ -17,22 +17,16 @@ app = typer.Typer(help="List datasets and check their files.", no_args_is_help=T
 def list_datasets(root: RootOption = None, format: FormatOption = Format.table) -> None:
     """List every dataset with its published statistics and whether its files are here."""
     folder = data_root(root)
-    rows = [_row(spec, len(missing_files(spec, folder))) for spec in DATASETS.values()]
+    sizes = ("nodes", "entries", "features", "classes")
+    rows = [
+        {"dataset": spec.name}
+        | {name: getattr(spec.statistics, name) for name in sizes}
+        | {"splits": spec.splits}
+        | {"source": "generated" if spec.source is None else spec.source.collection}
+        | {"files": _presence(len(spec.files), len(missing_files(spec, folder)))}
+        for spec in DATASETS.values()
+    ]
     emit(rows, format, title=f"Datasets (data root: {folder})")
-
-
-def _row(spec: DatasetSpec, missing: int) -> dict[str, Any]:
-    expected = spec.statistics
-    return {
-        "dataset": spec.name,
-        "nodes": expected.nodes,
-        "entries": expected.entries,
-        "features": expected.features,
-        "classes": expected.classes,
-        "splits": spec.splits,
-        "source": "generated" if spec.source is None else spec.source.collection,
-        "files": _presence(len(spec.files), missing),
-    }
 
 
 def _presence(total: int, missing: int) -> str:
@@ -59,7 +53,7 @@ def check(
 
     Exit code 1 if a dataset differs, 2 if one is damaged or was named and is missing.
     """
-    from gnn_repair.datasets.checking import check_dataset
+    from gnn_repair.datasets.loading import check_dataset
 
     folder = data_root(root)
     specs = [find_dataset(name) for name in names] if names else list(DATASETS.values())

@@ -16,7 +16,7 @@ from rich.console import Console
 from gnn_repair.atomic import check_target
 from gnn_repair.catalog import DATASETS
 from gnn_repair.cli.options import Format, FormatOption, emit
-from gnn_repair.methods import METHODS
+from gnn_repair.methods import FROZEN, METHODS, title_of
 from gnn_repair.results.protocol import PAPER, Protocol, override
 from gnn_repair.results.records import RunRecord
 from gnn_repair.results.rendering import as_json
@@ -36,6 +36,7 @@ SETTINGS = (
     "repairs.refit_head.epochs=200",
 )
 """A minute on two cores; the paper's own budgets are some ten times larger."""
+ORIGIN = {True: "the paper", False: "a baseline not in the paper"}
 
 
 def demo(
@@ -53,7 +54,7 @@ def demo(
     """
     from gnn_repair.reporting import report_run
     from gnn_repair.results.frame import read_results
-    from gnn_repair.study.rerun import rerun
+    from gnn_repair.study.case import rerun
 
     check_target(page)
     if store is not None:
@@ -80,7 +81,7 @@ def _look(console: Console) -> None:
     """One trained model: what it is made of, and why it is wrong about some nodes."""
     from gnn_repair.backbones import BACKBONES, train_backbone
     from gnn_repair.datasets import load_dataset
-    from gnn_repair.datasets.checking import describe
+    from gnn_repair.datasets.loading import describe
     from gnn_repair.diagnosis import diagnose
 
     data = load_dataset("builtin")
@@ -112,7 +113,8 @@ def _study(protocol: Protocol, store: Path, format: Format, console: Console) ->
         typer.echo(as_json(make_tables(records)), nl=False)
         return
     typer.echo(_reach_line(records))
-    emit(_repair_rows(records), Format.table, title=f"Repairs, mean over {len(records)} splits")
+    rows = list(_repair_rows(records))
+    emit(rows, Format.table, title=f"Repairs, mean over {len(records)} splits")
 
 
 def _reach_line(records: list[RunRecord]) -> str:
@@ -128,28 +130,19 @@ def _reach_line(records: list[RunRecord]) -> str:
     )
 
 
-def _repair_rows(records: list[RunRecord]) -> list[dict[str, Any]]:
+def _repair_rows(records: list[RunRecord]) -> Iterator[dict[str, Any]]:
     """Frozen and every repair: test accuracy, gain and size."""
-    frozen = 100 * fmean(record.frozen["test"] for record in records)
-    rows = [_row("Frozen", frozen, frozen, records[0].frozen["parameters"], "–")]
-    for name, method in METHODS.items():
-        if not method.by_default:
-            continue
-        accuracy = 100 * fmean(record.methods[name]["test"] for record in records)
-        size = records[0].methods[name]["parameters"]
-        origin = "the paper" if method.from_paper else "a baseline not in the paper"
-        rows.append(_row(method.title, accuracy, frozen, size, origin))
-    return rows
-
-
-def _row(title: str, accuracy: float, frozen: float, size: int, origin: str) -> dict[str, Any]:
-    return {
-        "method": title,
-        "test accuracy (%)": f"{accuracy:.1f}",
-        "gain": f"{accuracy - frozen:+.1f}" if title != "Frozen" else "–",
-        "parameters": size,
-        "from": origin,
-    }
+    names = [FROZEN, *(name for name, method in METHODS.items() if method.by_default)]
+    accuracies = {n: 100 * fmean(record.number(n, "test") for record in records) for n in names}
+    for name, accuracy in accuracies.items():
+        method = METHODS.get(name)
+        yield {
+            "method": title_of(name),
+            "test accuracy (%)": f"{accuracy:.1f}",
+            "gain": "–" if method is None else f"{accuracy - accuracies[FROZEN]:+.1f}",
+            "parameters": records[0].number(name, "parameters"),
+            "from": "–" if method is None else ORIGIN[method.from_paper],
+        }
 
 
 @contextmanager

@@ -68,9 +68,10 @@ def examine(root: str | None = None) -> Iterator[Observation]:
     yield Observation("gnn-repair", f"{__version__} in {Path(__file__).parents[1]}")
     yield Observation("Python", f"{platform.python_version()} on {platform.platform()}")
     yield from _packages()
-    for subject, look in _LOOKS.items():
+    looks = {"devices": _devices, "kernels": _kernels, "one LP": _one_lp}
+    looks |= {"one certificate": _one_certificate, "data": lambda: _data(root)}
+    for subject, look in looks.items():
         yield _tried(subject, look)
-    yield _tried("data", lambda: _data(root))
 
 
 def _tried(subject: str, look: Callable[[], Observation]) -> Observation:
@@ -193,11 +194,3 @@ def _solved() -> tuple[Exposure, Solution]:
         sources=torch.zeros(3, dtype=torch.int32),
     )
     return exposure, solve(exposure, torch.tensor([0]))
-
-
-_LOOKS = {
-    "devices": _devices,
-    "kernels": _kernels,
-    "one LP": _one_lp,
-    "one certificate": _one_certificate,
-}

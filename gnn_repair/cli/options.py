@@ -72,8 +72,8 @@ offer_dataset = one_of(DATASETS)
 offer_backbone = one_of(TITLES)
 offer_datasets = list_of(DATASETS, "paper")
 offer_backbones = list_of(TITLES, "paper")
-offer_methods = list_of(("oracle", *METHODS), "all")
 offer_protocol = one_of(PROTOCOLS)
+offer_methods = list_of(("oracle", *METHODS), "all")
 
 
 # Options of several commands ----------------------------------------------------------------------
@@ -91,20 +91,9 @@ RootOption = Annotated[
         help="Folder of the raw datasets; else GNN_REPAIR_DATA, else the user's cache folder."
     ),
 ]
-DatasetsOption = Annotated[
-    str,
-    typer.Option(
-        help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME.",
-        autocompletion=offer_datasets,
-    ),
-]
-BackbonesOption = Annotated[
-    str,
-    typer.Option(
-        help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME.",
-        autocompletion=offer_backbones,
-    ),
-]
+NAMES = "Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME."
+DatasetsOption = Annotated[str, typer.Option(help=NAMES, autocompletion=offer_datasets)]
+BackbonesOption = Annotated[str, typer.Option(help=NAMES, autocompletion=offer_backbones)]
 SplitsOption = Annotated[str, typer.Option(help="Such as 0-9 or 0,3.")]
 MethodsOption = Annotated[
     str,

@@ -27,7 +27,7 @@ from gnn_repair.results.store import ResultsSource, open_results
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnn_repair.study.rerun import Rerun
+    from gnn_repair.study.case import Rerun
 
 
 WHOSE = "Whose nodes to show; your own: FILE.py:NAME."
@@ -86,7 +86,7 @@ def report(
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
     from gnn_repair.reporting.writing import made_of
-    from gnn_repair.study.rerun import rerun
+    from gnn_repair.study.case import rerun
 
     check_target(out)
     if factory is not None:
@@ -228,7 +228,7 @@ def view(
     A page that is one file is opened as it is. One with files beside it (above 20 MB) is served
     from this machine, to this machine alone, until Ctrl-C.
     """
-    from gnn_repair.reporting.serving import PageServer, needs_server
+    from gnn_repair.reporting.payload import PageServer, needs_server
 
     page = what
     if what.suffix != ".html":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import signal
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,20 +157,19 @@ def status(
     if not (protocol or set_) and len(held.digests()) == 1:
         settings = held.protocol()
     plan = make_plan(held, settings, runs, _methods(methods))
-    kinds = {"done": plan.done, "failed": tuple(plan.failed), "missing": plan.missing}
-    numbers_of = Counter(
-        (run.dataset, run.backbone, kind) for kind, own in kinds.items() for run in own
-    )
-    errors = {(run.dataset, run.backbone): error for run, error in plan.failed.items()}
-    rows = [
-        {"dataset": case[0], "backbone": case[1]}
-        | {kind: numbers_of[*case, kind] for kind in kinds}
-        | {"error": errors.get(case, "")}
-        for case in dict.fromkeys((run.dataset, run.backbone) for run in runs)
-    ]
+    missing = set(plan.missing)
+    empty = {"done": 0, "failed": 0, "missing": 0, "error": ""}
+    rows: dict[Any, dict[str, Any]] = {}
+    for run in runs:
+        names = {"dataset": run.dataset, "backbone": run.backbone}
+        row = rows.setdefault((run.dataset, run.backbone), names | empty)
+        kind = "failed" if run in plan.failed else "missing" if run in missing else "done"
+        row[kind] += 1
+        row["error"] = plan.failed.get(run, row["error"])
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
     where = f"{store}, protocol" if there else f"{store} (not there yet), protocol"
-    emit(rows, format, title=f"{where} {settings.digest}: {counts} of {plan.total} runs")
+    title = f"{where} {settings.digest}: {counts} of {plan.total} runs"
+    emit(list(rows.values()), format, title)
 
 
 @app.command()
@@ -212,15 +210,15 @@ def tables(
     records = list(held.records(chosen))
     if not records:
         raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
-    made = make_tables(records, names or None)
+    tables = make_tables(records, names or None)
     if not published:
-        made = [without_published(table) for table in made]
+        tables = [without_published(table) for table in tables]
     if not (format is not TableFormat.latex if spread is None else spread):
-        made = [without_spread(table) for table in made]
+        tables = [without_spread(table) for table in tables]
     if format is TableFormat.table:
-        print_tables(made)
-        return
-    typer.echo(RENDERERS[format.value](made), nl=False)
+        print_tables(tables)
+    else:
+        typer.echo(RENDERERS[format.value](tables), nl=False)
 
 
 @app.command()
@@ -273,21 +271,14 @@ def _methods(text: str) -> list[str] | None:
 
 
 def _engine(
-    name: EngineName,
-    jobs: int,
-    address: str | None,
-    cpus: float,
-    gpus: float | None,
-    device: str,
+    name: EngineName, jobs: int, address: str | None, cpus: float, gpus: float | None, device: str
 ) -> Engine | None:
-    if name is EngineName.local:
-        from gnn_repair.study.engine import ProcessEngine
+    from gnn_repair.study.engine import ProcessEngine, RayEngine
 
+    if name is EngineName.local:
         return ProcessEngine(jobs) if jobs > 1 else None
     if jobs > 1:
         raise InputError("--jobs is for the local engine; with Ray, --cpus and --gpus decide")
-    from gnn_repair.study.ray_engine import RayEngine
-
     if gpus is None:
         gpus = 1.0 if device.startswith("cuda") else 0.0
     return RayEngine(address, cpus=cpus, gpus=gpus)

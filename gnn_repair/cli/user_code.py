@@ -36,8 +36,8 @@ def load_object(place: str) -> Any:
 
 def one_backbone(name: str) -> tuple[str, dict[str, Any] | None]:
     """Its name in a store, and a mapping that has it where it is the user's own."""
-    found = backbones([name])
-    return short_name(name), found if isinstance(found, dict) else None
+    given = backbones([name])
+    return short_name(name), given if isinstance(given, dict) else None
 
 
 def backbones(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:

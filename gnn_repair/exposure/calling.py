@@ -388,6 +388,8 @@ def is_adjacency(value: Any) -> bool:
     return value.layout != torch.strided or (value.is_floating_point() and value.dim() == 2)
 
 
+BY_FORWARD = "given by forward="
+"""How a model was called, where the user said how."""
 ASK = "pass forward=lambda model, data: ... to say how the model is called"
 SAME_RUN = 1e-5
 """Logits closer than this beside the largest differ by rounding: the runs are the same model's."""
@@ -769,7 +771,7 @@ def invocation(
 ) -> Invocation:
     """How the model is run on the data."""
     if forward is not None:
-        return Invocation(lambda: forward(model, copied(data)), "given by forward=")
+        return Invocation(lambda: forward(model, copied(data)), BY_FORWARD)
     if is_typed(data):
         fresh, text = typed_arguments(model, data, node_type)
         return Invocation(lambda: model(**fresh()), text)

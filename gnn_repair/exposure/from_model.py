@@ -39,6 +39,7 @@ from gnn_repair.exposure.calling import (
     read_output,
 )
 from gnn_repair.exposure.from_backbone import expose_frozen
+from gnn_repair.exposure.heads.building import AS_REAL
 from gnn_repair.exposure.heads.head import affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import (
     TAKEN_OFF,
@@ -56,6 +57,7 @@ from gnn_repair.exposure.record.build import (
     Mixture,
     assemble,
     blocks_of,
+    by_recipient,
     context_of,
     frame_of_site,
     graph_starts,
@@ -217,7 +219,8 @@ def _expose_graph(
             subject.call()
             refuse_untrained(model, lazy)
         found = Exposing(subject, wanted).exposed()
-    return of_subgraph(found, data)
+    found = of_subgraph(found, data)
+    return found if calling[0] is None else replace(found, forward=calling[0])
 
 
 def _expose_batches(
@@ -246,7 +249,7 @@ def _expose_batches(
         if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
             told = told.sigmoid() if not binary else told.sigmoid() * told.new_tensor([0.0, 1.0])
         check_expected(wanted.expected, told, binary, exposure.called, noun="graph")
-    return exposure
+    return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -431,6 +434,21 @@ class Exposing:
     ) -> Exposure:
         """The exposure that a record shows; ``stored``: what its run has kept."""
         analysis = self.analysis_of(record)
+        try:
+            return self._from_analysis(analysis, logits, embedding, stored)
+        except ExposureRefused:
+            if not analysis.forget_attention():
+                raise
+        # What follows linear attention cannot be followed: it is held, as attention kernels are.
+        return self._from_analysis(analysis, logits, embedding, stored)
+
+    def _from_analysis(
+        self,
+        analysis: Analysis,
+        logits: Tensor,
+        embedding: Tensor | None,
+        stored: dict[int, Tensor],
+    ) -> Exposure:
         with made_on(self.device):
             sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
             analysis.refuse_branches(sites, self.where)
@@ -451,6 +469,7 @@ class Exposing:
                 "something nonlinear, or in several hops whose weights are multiplied out; call "
                 "it under torch.no_grad()"
             )
+        record = analysis.record
         with torch.enable_grad():
             found = replace(found, kept=redone(record))
             if embedding is not None and record.embedding is not None:
@@ -493,6 +512,10 @@ class Exposing:
         self, analysis: Analysis, sites: list[FinalSite], size: int
     ) -> list[FinalSite]:
         """The sites behind which no operation mixes nodes and gives each a number of its own."""
+        for site in sites:
+            if analysis.value(site.value).dtype.is_complex:
+                where = self.where(analysis.record.steps[site.step].module)
+                raise ExposureRefused(f"{where} sums up complex numbers; {AS_REAL}")
         for place in analysis.mixing_after(sites, self.outputs):
             step = analysis.record.steps[place]
             shape = analysis.value(step.result).shape
@@ -561,10 +584,11 @@ class Exposing:
         try:
             return mixture.with_head(head, frozen, replay=replay), replay
         except InputError as error:
-            raise ExposureRefused(
-                f"{error}: the same sums in another order change them, for {logits.dtype} is "
-                "too coarse for what the model computes; pass model.double() and double data"
-            ) from error
+            told = coarse_words(found.analysis.record) or (
+                f"the same sums in another order change them, for {logits.dtype} is too coarse for "
+                "what the model computes; pass model.double() and double data"
+            )
+            raise ExposureRefused(f"{error}: {told}") from error
 
     def _mixture(
         self, found: Captured, values: tuple[Tensor, Tensor], embedding: Tensor | None,
@@ -579,15 +603,17 @@ class Exposing:
         size, pooled = len(channels), self.graphs is not None
         sites = _read_by_head(found)
         blocks, names = self._blocks(sites, found), subject.names
+        if not self.wanted.gradients and not analysis.attention:
+            analysis.record.forget()  # otherwise it may be analysed again
         if pooled:
             assert subject.nodes is not None
             blocks, names = with_senders(blocks, subject.nodes)
         made: list[list[Mixture]] = []
-        orders: dict[int, Tensor] = {}  # heads share their entries
+        orders: dict[int, Tensor | None] = {}  # heads share their entries
         named = group_words(analysis, self.modules, blocks, subject.graph, pooled)
         for block, group in zip(blocks, named, strict=True):
             if id(block.recipients) not in orders:
-                orders[id(block.recipients)] = torch.argsort(block.recipients, stable=True)
+                orders[id(block.recipients)] = by_recipient(block.recipients)
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
             weight = found.extracted.weight[:, torch.cat(columns)]
             given = analysis.record.steps[block.pieces[0].site.step].given
@@ -597,9 +623,7 @@ class Exposing:
             made.append(mixtures_of(block, group, weight, context, senders, order))
         if subject.graph is not None:
             made = with_shared_contexts(made)
-        own = set().union(*(site.sums for site in sites))
-        behind = [analysis.sum_behind(a.value) for site in sites for a in site.after]
-        own |= {place for place in behind if place is not None}  # denominators are in α
+        own = set().union(*(site.sums | analysis.normalisers(site) for site in sites))
         starts = None
         if self.graphs is not None:
             assert subject.nodes is not None
@@ -709,7 +733,7 @@ class Exposing:
             raise ExposureRefused(
                 f"run with reweighted messages in {names} the model differs from what was read off "
                 f"it by {residual:.1e} of what they move, more than {limit:.0e}; "
-                + excused(residual, logits.dtype)
+                + (coarse_words(replay.record) or excused(residual, logits.dtype))
             )
         return residual
 
@@ -789,13 +813,15 @@ def has_root(
     return any(isinstance(m, Tensor | nn.Module) or m is True or m in ("sum", "cat") for m in marks)
 
 
-IN_ORDER = (
-    aggr.SortAggregation, aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation,
-)  # fmt: skip
-"""PyG's aggregations that read the nodes of a graph in order."""
+NO_SUMS = dict.fromkeys(
+    (aggr.SortAggregation, aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation),
+    "reads the {} in order",
+) | {aggr.LCMAggregation: "joins the {} two by two in a learned cell"}
+"""PyG's aggregations that are no weighted sums, and what they do."""
 ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
 """Operations that add up rows."""
 SUMS = "only sums, means and attention can be reweighted"
+AS_ONE_SUM = "write it as one sum over messages"
 
 
 def why_nothing(
@@ -818,23 +844,32 @@ def why_nothing(
         several = [analysis.record.steps[place] for place in mixing]
         named = [step for step in several if not analysis.is_layer(step)]
         sums = [(step, step.reduction.size) for step in several if step.reduction is not None]
-        stacks = [(step, rows // size) for step, rows in sums if rows > size and not rows % size]
+        every = size if subject.graph is None else sum(subject.graph.counts.values())
+        stacks = [(step, rows // every) for step, rows in sums if rows > every and not rows % every]
         if stacks and not analysis.pooled:
             step, count = stacks[-1]
             return (
                 f"{titled(modules, step.module)} sums by {operation_of(step)} into {count} × "
-                f"{size} rows, as for {count} relations one above the other; give each a product "
-                "of its own, torch.stack([a @ h for a in matrices]), or stack them side by side"
+                f"{every} rows, as for {count} relations one above the other; lay them out right "
+                f"behind the sum with nodes on an axis of their own, as .view({count}, {every}, -1)"
             )
         last = (named or several)[-1]
         what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
+        if any(analysis.value(number).dtype.is_complex for number in (*last.reads, *last.outs)):
+            return f"{what} of complex numbers; {AS_REAL}"
+        if last.reduction is None and "batch_norm" in last.name:
+            return f"{what}, whose statistics are those of all nodes; give it running statistics"
+        if last.reduction is None and last.name in ("add", "sub", "mul"):
+            return f"{what}, one row at a time; {AS_ONE_SUM}"
         if last.reduction is None and last.name in ADDING:
             return f"{what} into rows that stand for no {noun} (clusters, attention heads); {SUMS}"
+        if "avg_pool" in last.name:
+            return f"{what}, a mean over windows; write a mean over all of them as x.mean(dim)"
         if last.reduction is None:
             return f"{what}, no weighted sum of messages; {SUMS}"
         return (
             f"{what}, and the result has no row for every {noun}: it sums for one {noun} at a "
-            "time, or rows that are no nodes; write it as one sum over messages"
+            f"time, or rows that are no nodes; {AS_ONE_SUM}"
         )
     graph = subject.graph
     if graph is not None:
@@ -846,9 +881,13 @@ def why_nothing(
             f"what {name} sums up leaves PyTorch on the way to the logits (numpy, Python numbers), "
             "or does not reach them, so it cannot be followed"
         )
+    for place in analysis.moved_in([], size):
+        step = analysis.record.steps[place]
+        what = f"{titled(modules, step.module)} puts rows of other {noun}s into a {noun}'s by"
+        return f"{what} {operation_of(step)}; {AS_ONE_SUM}"
     told = (
-        f"no aggregation happens in {name}'s forward: none of its operations lets one {noun}'s "
-        "numbers into another's"
+        f"no aggregation happens in {name}'s forward: none of its PyTorch operations lets one "
+        f"{noun}'s numbers into another's"
     )
     for field_name in field_names(subject.data):
         if _holds_graph(field(subject.data, field_name), subject.data, size):
@@ -861,14 +900,16 @@ def why_nothing(
 
 
 def no_sums(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:
-    """What to say of the aggregations that ran and are no sums."""
-    if not analysis.pooled:
-        return
-    running = {step.module.split(".")[0] for step in analysis.record.steps}
+    """What to say of the aggregations that ran last, or as pools, and are no sums."""
+    steps, pooled = analysis.record.steps, analysis.pooled
+    last = 0 if pooled else max(analysis.beside([]), default=0)
+    ran = {steps[place].module for place in analysis.needed if place >= last}
     for name, module in modules.items():
-        if isinstance(module, IN_ORDER) and name.split(".")[0] in running:
-            title = f"`{name}` ({type(module).__name__})"
-            yield f"{title} reads the nodes of a graph in order, no weighted sum of them; {SUMS}"
+        what = next((said for kind, said in NO_SUMS.items() if isinstance(module, kind)), "")
+        inside = holder_of(modules, name)[0] != name  # of a convolution, so that it is no pool
+        if any(f"{at}.".startswith(f"{name}.") for at in ran) and what and not (pooled and inside):
+            what = what.format("nodes of a graph" if pooled else "messages of a node")
+            yield f"{titled(modules, name)} {what}, no weighted sum of them; {SUMS}"
 
 
 def _types_reached(analysis: Analysis, graph: TypedGraph) -> set[str]:
@@ -891,6 +932,14 @@ def broken_words(step: RecordedStep, where: Callable[[str], str], dtype: torch.d
     return (
         f"{where(step.module)} leaves the numbers that `{step.name}` is made for, or overflows "
         f"{dtype}; clamp what it reads, or pass model.double() and double data"
+    )
+
+
+def coarse_words(record: Record) -> str:
+    """What to say of a model that computes in half precision inside."""
+    half = {v.dtype for v in record.values if v.live} & {torch.float16, torch.bfloat16}
+    return "".join(
+        f"it computes in {t} inside; have it compute in float32 or float64" for t in half
     )
 
 

@@ -173,6 +173,8 @@ class Exposure:
     replay: Replay | None = None
     """With a head: runs the user's own model with reweighted messages; None once read from a
     file."""
+    forward: Callable[..., Any] | None = None
+    """What ``expose`` was given under this name; None once read from a file."""
 
     def __post_init__(self) -> None:
         with torch.no_grad():

@@ -5,8 +5,15 @@
 reference, beside kernels for the CPU (``cpu``) and for a GPU (``…_gpu``).
 """
 
-from gnn_repair.kernels.aggregate import Pattern, drop, mix, pair_scores, segment_softmax, spread
-from gnn_repair.kernels.dispatch import compiled
+from gnn_repair.kernels.aggregate import (
+    Pattern,
+    compiled,
+    drop,
+    mix,
+    pair_scores,
+    segment_softmax,
+    spread,
+)
 from gnn_repair.kernels.sets import drop_rows, row_hash
 
 __all__ = [

@@ -9,8 +9,11 @@ against.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.dispatch import check_groups, check_sizes, compiled
+from gnn_repair.errors import InputError
+from gnn_repair.startup import collection_paused
 
+ON_CPU = ("aggregate", "sets")
+"""Operations that numba compiles; products are PyTorch's own on the CPU."""
 LEVELS = 1 << 16
 """The CPU draws 16 bits an element, so probabilities are multiples of 1/65536 there."""
 
@@ -44,16 +50,14 @@ class Pattern:
         """
         source, recipient = edge_index
         order = torch.argsort(recipient * num_nodes + source, stable=True)
-        counts = torch.bincount(recipient, minlength=num_nodes)
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        indptr = _row_ends(recipient, num_nodes)
         return cls(indptr, source[order].int().contiguous(), num_nodes), order
 
     @classmethod
     def from_dense(cls, matrix: Tensor) -> tuple[Pattern, Tensor]:
         """The nonzeros of a matrix [N, M]: where they are, and their values [T]."""
         row, column = matrix.nonzero().unbind(1)
-        counts = torch.bincount(row, minlength=matrix.shape[0])
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        indptr = _row_ends(row, matrix.shape[0])
         return cls(indptr, column.int(), matrix.shape[1]), matrix[row, column]
 
     @property
@@ -76,13 +80,57 @@ class Pattern:
     def transposed(self) -> tuple[Pattern, Tensor]:
         """The pattern by columns, and ``order`` [T] int32: where its entries stand in this one."""
         order = torch.argsort(self.indices, stable=True)
-        counts = torch.bincount(self.indices, minlength=self.num_columns)
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        indptr = _row_ends(self.indices, self.num_columns)
         return Pattern(indptr, self.recipients[order], self.num_rows), order.int()
 
     def to(self, device: str | torch.device) -> Pattern:
         """The same pattern on another device."""
         return Pattern(self.indptr.to(device), self.indices.to(device), self.num_columns)
+
+
+def _row_ends(rows: Tensor, count: int) -> Tensor:
+    """Where the entries of each of ``count`` rows begin and the last one's end, [count + 1]."""
+    counts = torch.bincount(rows, minlength=count)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+# Which compiled kernels work on a tensor, and the sizes of what they are given -------------------
+
+
+def compiled(operations: str, tensor: Tensor) -> Any:
+    """The module of kernels for such tensors; None: plain PyTorch does the work."""
+    kind, dtype = tensor.device.type, tensor.dtype
+    if kind == "cpu" and operations in ON_CPU and dtype in (torch.float32, torch.float64):
+        return _loaded("cpu")
+    if kind == "cuda" and dtype == torch.float32 and importlib.util.find_spec("triton"):
+        return _loaded(f"{operations}_gpu")
+    return None
+
+
+@cache
+def _loaded(name: str) -> ModuleType:
+    with collection_paused():
+        return importlib.import_module(f"gnn_repair.kernels.{name}")
+
+
+def check_sizes(name: str, tensor: Tensor, *sizes: int | None) -> None:
+    """Raise unless the tensor's axes have these sizes (None: any): kernels read unchecked."""
+    found = tensor.shape
+    fits = len(found) == len(sizes) and all(
+        size is None or size == have for size, have in zip(sizes, found, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+        raise InputError(f"{name} has shape {list(found)} instead of [{wanted}]")
+
+
+def check_groups(name: str, channels: int, groups: int) -> None:
+    """Raise unless the channels divide evenly among the groups."""
+    if groups < 1 or channels % groups:
+        raise InputError(f"{name} has {channels} channels, which {groups} groups cannot share")
+
+
+# The operations -----------------------------------------------------------------------------------
 
 
 def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.aggregate import Pattern
-from gnn_repair.kernels.dispatch import compiled
+from gnn_repair.kernels.aggregate import Pattern, compiled
 from gnn_repair.kernels.sets import ReadRows
 
 ALIGNMENT = 16

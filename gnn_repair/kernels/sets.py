@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.dispatch import check_sizes, compiled
+from gnn_repair.kernels.aggregate import check_sizes, compiled
 
 BOUND = 4.0
 """Scores and shifts are BOUND · tanh(·)."""
@@ -114,11 +114,7 @@ def no_dropout(like: Tensor) -> Dropout:
 def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout | None = None) -> Tensor:
     """Σ_a α_{v,a} hidden_{v,a} over each target's terms, [S, L, H].
 
-    Args:
-        sets: the terms.
-        targets: [S, L] int64, positions among the recipients.
-        layer: the tables; gradients flow to all four.
-        dropout: none unless given.
+    Targets [S, L] int64 are positions among the recipients; gradients flow to the layer's tables.
     """
     _check_layer(sets, targets, layer)
     dropout = dropout or no_dropout(targets)
@@ -137,16 +133,8 @@ def tilt(
 ) -> Tensor:
     """Σ_a α e^s [ℓ_a, 1] over each target's groups, s = 4 tanh(hidden · output + bias).
 
-    Args:
-        sets: the terms.
-        targets: [S, L] int64, positions among the recipients.
-        layer: the tables.
-        scorer: what makes a score of the hidden channels.
-        contributions: ℓ, [S, R, C] (no gradient).
-        dropout: none unless given.
-
-    Returns:
-        [S, L, G, C + 1]: the mixture, then the total α e^s; zero where a group is absent.
+    Of targets as in :func:`pool` and contributions ℓ [S, R, C], which get no gradient. Gives
+    [S, L, G, C + 1]: the mixture, then the total α e^s; zero where a group is absent.
     """
     _check_layer(sets, targets, layer)
     check_sizes("output", scorer.output, *layer.cosine.shape)
@@ -177,11 +165,8 @@ def compare(
 ) -> tuple[Tensor, Tensor]:
     """h_v · h_a and ‖h_a − h_v‖² of every term, each [S, T].
 
-    Args:
-        segments: [n + 1] int64, the terms of each recipient.
-        columns: [T] int32, the source row of each term.
-        recipients: h_v, [S, n, d].
-        sources: h_a, [S, P, d].
+    ``segments`` [n + 1] are the terms of each recipient, ``columns`` [T] int32 the source row of
+    each term, h_v [S, n, d] the recipients' states and h_a [S, P, d] the sources'.
     """
     check_sizes("recipients", recipients, None, segments.numel() - 1, None)
     check_sizes("sources", sources, recipients.shape[0], None, recipients.shape[2])

@@ -11,14 +11,14 @@ from gnn_repair.oracle.metrics import (
     LabelReach,
     Reach,
     class_reach,
+    confusion_by_reach,
     reach,
     summarise,
 )
-from gnn_repair.oracle.questions import nearest_reweighting
-from gnn_repair.oracle.questions.nearest import Nearest
+from gnn_repair.oracle.questions.nearest import Nearest, nearest_reweighting
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.questions.relaxed import RelaxedMargins, relax, relaxed_margins
-from gnn_repair.oracle.questions.stable import StableEvidence, stable_evidence
+from gnn_repair.oracle.questions.stable import StableEvidence, source_ranking, stable_evidence
 from gnn_repair.oracle.rates import Rate
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
@@ -27,7 +27,6 @@ from gnn_repair.oracle.witness import Witness
 if TYPE_CHECKING:
     from gnn_repair.oracle.baseline import compare, save_baseline
     from gnn_repair.oracle.explainer import OracleExplainer
-    from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 
 __all__ = [
     "Changes",
@@ -62,9 +61,7 @@ __all__ = [
 _LATER = {
     "OracleExplainer": "explainer",
     "compare": "baseline",
-    "confusion_by_reach": "frames",
     "save_baseline": "baseline",
-    "source_ranking": "frames",
 }
 """PyG's explainers and pandas load slowly, and few callers want them."""
 _MOVED = {

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.heads.verification import HeadVerification
-from gnn_repair.oracle.heads.verification import verify as verify_head
+from gnn_repair.oracle.heads.proof import HeadVerification
+from gnn_repair.oracle.heads.proof import verify as verify_head
 from gnn_repair.oracle.problems import (
     FAILED,
     UNCERTIFIED,
@@ -31,7 +30,7 @@ from gnn_repair.published import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
-    from gnn_repair.oracle.solution import OutputPart, Solution
+    from gnn_repair.oracle.solution import Solution
 
 TOLERANCE = 1e-9
 """Accepted error, relative to the LP's own answer: far above rounding (1e-16 a sum), far below
@@ -343,31 +342,20 @@ def _oversized(claims: _Claims) -> NDArray[np.bool_]:
 def _verify_parts(solution: Solution, exposure: Exposure) -> Verification:
     """Check that the answers are those of the parts, and every part by its own proofs."""
     told: dict[tuple[int, int, bool], list[tuple[float, float]]] = {}
-    unproven = 0
+    unproven = strange = 0
     for part in solution.parts:
-        whole = against_zero(exposure, part.output, part.threshold)
-        unproven += not verify_head(part.solution, whole).ok
-        shift = _shift(part, solution.threshold)
-        for i in range(len(part.solution)):
-            place, wanted = int(part.solution.recipient[i]), bool(part.solution.target[i])
-            moved = float(shift[int(part.solution.node[i])]) * (1 if wanted else -1)
-            pair = part.solution.margin[i] + moved, part.solution.bound[i] + moved
-            told.setdefault((place, part.output, wanted), []).append(pair)
-    strange = 0
-    keys = zip(
-        solution.recipient.tolist(), solution.target.tolist(), solution.wanted.tolist(), strict=True
-    )
-    for i, key in enumerate(keys):
-        pairs = told.get(key, [])
+        whole, own = against_zero(exposure, part.output, part.threshold), part.solution
+        unproven += not verify_head(own, whole).ok
+        # What the part's margins lack of those against the solution's threshold.
+        limit = np.asarray(part.threshold, np.float64) - solution.threshold
+        shift = np.where(own.target == 1, 1, -1) * (limit[own.node] if limit.ndim else limit)
+        answers = (own.recipient, own.target == 1, own.margin + shift, own.bound + shift)
+        for place, wanted, *pair in zip(*(x.tolist() for x in answers), strict=True):
+            told.setdefault((place, part.output, wanted), []).append(tuple(pair))
+    keys = (solution.recipient, solution.target, solution.wanted)
+    for i, key in enumerate(zip(*(x.tolist() for x in keys), strict=True)):
+        pairs, bound = told.get(key, []), solution.bound[i]
         attained = any(np.isclose(m, solution.margin[i], rtol=1e-12) for m, _ in pairs)
-        proved = any(b == solution.bound[i] or np.isclose(b, solution.bound[i]) for _, b in pairs)
-        strange += not (attained and proved)
+        strange += not (attained and any(b == bound or np.isclose(b, bound) for _, b in pairs))
     none = (0.0,) * 6
     return Verification(len(solution), 0, 0, *none, 0, strange, 0, TOLERANCE, unproven)
-
-
-def _shift(part: OutputPart, threshold: float) -> torch.Tensor:
-    """What a part's margins lack of those against ``threshold``, by node."""
-    nodes = int(part.solution.node.max(initial=0)) + 1
-    limit = torch.as_tensor(part.threshold, dtype=torch.float64) - threshold
-    return limit.expand(nodes) if limit.dim() == 0 else limit

@@ -153,13 +153,9 @@ def _carefully(reduced: Instance, weights: Floats, best: Answer, highs: Highs) -
 
 def _better(one: Answer, other: Answer) -> Answer:
     """The answer that says more: settled, then with the smaller gap, then the later."""
-    if other.status == FAILED or one.status == FAILED:
-        return one if other.status == FAILED and one.status != FAILED else other
-    if UNCERTIFIED not in (one.status, other.status):
-        return other
-    settled = one.status != UNCERTIFIED
-    closer = one.status == other.status and one.bound - one.margin < other.bound - other.margin
-    return one if settled or closer else other
+    ranks = [{FAILED: 0, UNCERTIFIED: 1}.get(answer.status, 2) for answer in (one, other)]
+    closer = ranks == [1, 1] and one.bound - one.margin < other.bound - other.margin
+    return one if ranks[0] > ranks[1] or closer else other
 
 
 def _first_unit(problem: Instance, weights: Floats) -> float:
@@ -188,19 +184,19 @@ def _exactly(problem: Instance, best: Answer) -> Answer:
     exact = solve_exactly(problem, _start(problem, best))
     if exact is None:
         return failed(problem, f"{best.reason}; too large or not finite for rational arithmetic")
-    answer = finish(problem, exact.coefficients, exact.weights, ACCEPT)
+    gamma, coefficients, weights = exact
+    answer = finish(problem, coefficients, weights, ACCEPT)
     if answer.status == FAILED:
         return answer
-    try:
-        margin = float(exact.margin)
-    except OverflowError:
+    margin = _rounded(gamma)
+    if not np.isfinite(margin):
         return failed(problem, "the margin is beyond double precision")
     proof = _proof_of(problem, answer)
     if not proof.meets(ACCEPT) or not proof.near(margin, ACCEPT):
         reason = "λ and w, rounded to floats, do not show the margin that rational arithmetic found"
         return replace(answer, status=UNCERTIFIED, reason=reason)
     # Rounding λ and w must not move γ across the threshold, so the exact one is stated.
-    stated = margin if exact.margin > REACHABLE else min(margin, REACHABLE)
+    stated = margin if gamma > REACHABLE else min(margin, REACHABLE)
     return replace(
         answer, margin=stated, bound=stated, status=FALLBACK, reason="rational arithmetic"
     )
@@ -288,18 +284,8 @@ class Answer:
 
 def failed(problem: Instance, reason: str) -> Answer:
     """No answer."""
-    none: Integers = np.empty(0, np.int64)
-    weights = np.zeros(len(problem.rivals) + 1)
+    none, weights = np.empty(0, np.int64), np.zeros(len(problem.rivals) + 1)
     return Answer(np.nan, np.nan, weights, none, np.empty(0), FAILED, reason)
-
-
-def without_terms(problem: Instance) -> Answer:
-    """γ of a node with nothing to reweight: its frozen margin."""
-    weights = np.zeros(len(problem.rivals) + 1)
-    worst = int(problem.fixed.argmin())
-    weights[problem.rivals[worst]] = 1.0
-    margin, none = float(problem.fixed[worst]), np.empty(0, np.int64)
-    return Answer(margin, margin, weights, none, np.empty(0), FIXED)
 
 
 def finish(problem: Instance, shares: Floats, duals: Floats, accept: float) -> Answer:
@@ -388,29 +374,28 @@ class Highs:
         solution = self._highs.getSolution()
         return np.array(solution.col_value), np.array(solution.row_dual)
 
-    def _run_loosely(self) -> str:
-        """Again from scratch with highspy's own tolerances: the tightest can be out of reach."""
-        tolerances = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
-        for name in tolerances:
-            self._highs.setOptionValue(name, LOOSE)
-        self._highs.clearSolver()
-        status = self.run()
-        for name in tolerances:
-            self._highs.setOptionValue(name, TIGHT)
-        return status
+    def _tolerate(self, tolerance: float) -> None:
+        for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+            self._highs.setOptionValue(name, tolerance)
 
     def solve(
         self, problem: Instance, unit: float | None = None, accept: float = GENERAL_ACCEPT
     ) -> Answer:
         """A basic optimum, or a failed answer with its reason; no column exceeds ``unit``."""
-        if not len(problem.terms):
-            return without_terms(problem)
+        if not len(problem.terms):  # nothing to reweight: its frozen margin
+            answer, worst = failed(problem, ""), int(problem.fixed.argmin())
+            answer.weights[problem.rivals[worst]] = 1.0
+            margin = float(problem.fixed[worst])
+            return replace(answer, margin=margin, bound=margin, status=FIXED)
         if not np.isfinite(problem.columns).all():
             return failed(problem, "the LP's numbers are beyond double precision")
         shorter = self.load(problem, unit)
         status = self.run()
-        if status != "Optimal":
-            status = self._run_loosely()
+        if status != "Optimal":  # again from scratch: the tightest tolerances can be out of reach
+            self._tolerate(LOOSE)
+            self._highs.clearSolver()
+            status = self.run()
+            self._tolerate(TIGHT)
         if status != "Optimal":
             return failed(problem, f"highspy says {status}")
         values, duals = self.read()
@@ -429,10 +414,9 @@ def undominated(problem: Instance) -> NDArray[np.bool_]:
     """
     keep = np.ones(len(problem.terms), bool)
     for g in range(len(problem.mass)):
-        places = np.flatnonzero(problem.group == g)
-        gaps = problem.gaps[places]
-        compare = _every_pair if len(places) <= PAIRWISE else _with_champions
-        keep[places] = compare(gaps)
+        own = problem.group == g
+        compare = _every_pair if own.sum() <= PAIRWISE else _with_champions
+        keep[own] = compare(problem.gaps[own])
     return keep
 
 
@@ -463,25 +447,13 @@ def _with_champions(gaps: Floats) -> NDArray[np.bool_]:
 # with γ always basic; a loose rival's column of the basis inverse is a unit vector.
 
 
-@dataclass(frozen=True)
-class ExactAnswer:
-    """A basic optimum."""
-
-    margin: Fraction
-    """γ."""
-    coefficients: Floats
-    """[K]: λ, rounded."""
-    weights: Floats
-    """[R]: w, rounded."""
+ExactAnswer = tuple[Fraction, Floats, Floats]
+"""γ of a basic optimum, and λ [K] and w [R], rounded."""
 
 
 def solve_exactly(problem: Instance, start: Integers) -> ExactAnswer | None:
-    """The optimum, or None where the LP is too large or its numbers are not finite.
-
-    Args:
-        problem: the LP.
-        start: [B] a term of every group to begin with, as places 0..K−1.
-    """
+    """The optimum, or None where the LP is too large or its numbers are not finite; ``start`` [B]
+    is a term of every group to begin with, as places 0..K−1."""
     numbers = (problem.gaps, problem.fixed, problem.mass)
     if problem.gaps.size > LIMIT or not all(np.isfinite(array).all() for array in numbers):
         return None
@@ -605,7 +577,7 @@ class _Basis:
                 coefficients[variable] = _rounded(self.values[place])
         for r, w in self.weights().items():
             weights[r] = _rounded(w)
-        return ExactAnswer(self.values[self.lead], coefficients, weights)
+        return self.values[self.lead], coefficients, weights
 
 
 def _rounded(value: Fraction) -> float:

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +42,7 @@ from gnn_repair.oracle.problems import (
     problems,
     require_exposure,
 )
-from gnn_repair.oracle.questions import nearest_reweighting
-from gnn_repair.oracle.questions.nearest import ALREADY, MOVED
+from gnn_repair.oracle.questions.nearest import ALREADY, MOVED, nearest_reweighting
 from gnn_repair.oracle.rates import (
     Flags,
     Mean,
@@ -53,7 +53,7 @@ from gnn_repair.oracle.rates import (
     places_of,
     resampled_sums,
 )
-from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solution import Solution, require_class_answers, written_frame
 from gnn_repair.oracle.solver import solve
 
 if TYPE_CHECKING:
@@ -454,6 +454,44 @@ def summarise(exposure: Exposure, solution: Solution, y: Tensor, *, skipped: int
     own = solution.taken(np.arange(len(true)) * exposure.num_classes + true)
     members = exposure.num_members
     return Reach(found, true, predicted, own, skipped, exposure.scope, members, exposure)
+
+
+def confusion_by_reach(
+    solution: Solution,
+    exposure: Exposure,
+    y: Tensor,
+    *,
+    csv: str | Path | None = None,
+) -> pd.DataFrame:
+    """Which classes steal from which, and how often the evidence for the true one was there.
+
+    One row per pair of true and predicted class among the nodes asked about with their true class:
+    ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``. ``csv`` names a file to
+    write the frame to as well.
+    """
+    import pandas as pd
+
+    require_class_answers(solution, exposure)
+    require_outputs(exposure, "classes")
+    true = classes_for(exposure, y).cpu().numpy()
+    own = solution.target == true[solution.node]
+    if not own.any():
+        raise InputError("no LP is about a node's true class; solve with target=y")
+    predicted = exposure.frozen_logits.argmax(2).cpu().numpy()
+    frame = pd.DataFrame(
+        {
+            "true": solution.target[own],
+            "predicted": predicted[solution.member[own], solution.node[own]],
+            "verdict": solution.verdict[own],
+        }
+    )
+    counted = pd.crosstab([frame["true"], frame["predicted"]], frame["verdict"])
+    counted = counted.reindex(columns=[CAN, CANNOT, UNDECIDED], fill_value=0)
+    counted.insert(0, "nodes", counted.sum(axis=1))
+    counted.columns.name = None
+    ranked = counted.reset_index()
+    ranked = ranked.sort_values(["nodes", "true"], ascending=[False, True])
+    return written_frame(ranked.reset_index(drop=True), csv)
 
 
 # The smallest change ------------------------------------------------------------------------------

@@ -23,17 +23,10 @@ Integers = NDArray[np.int64]
 OPTIMAL, FALLBACK, FIXED, FAILED, UNCERTIFIED = range(5)
 FIRST_STAGE = 5
 STATUS = {
-    OPTIMAL: "optimal",
-    FALLBACK: "fallback",
-    FIXED: "no terms",
-    FAILED: "failed",
-    UNCERTIFIED: "not certified",
-    FIRST_STAGE: "no bound",
-    FIRST_STAGE + 1: "linear relaxation",
-    FIRST_STAGE + 2: "witness search",
-    FIRST_STAGE + 3: "best lines",
-    FIRST_STAGE + 4: "cases",
-}
+    OPTIMAL: "optimal", FALLBACK: "fallback", FIXED: "no terms", FAILED: "failed",
+    UNCERTIFIED: "not certified", FIRST_STAGE: "no bound", FIRST_STAGE + 1: "linear relaxation",
+    FIRST_STAGE + 2: "witness search", FIRST_STAGE + 3: "best lines", FIRST_STAGE + 4: "cases",
+}  # fmt: skip
 """What became of a question. Without a head: optimal; optimal at a second attempt (``reasons`` says
 which); nothing to reweight, γ is the frozen margin; no answer (``reasons`` says why); γ lies
 between margin and bound, which do not meet. Behind a head, how far it went: no bound is known; one
@@ -68,15 +61,9 @@ class Tables:
     @classmethod
     def of(cls, exposure: Exposure) -> Tables:
         """The tables of an exposure on any device."""
-        return cls(
-            _array(exposure.recipients),
-            _array(exposure.segments),
-            _array(exposure.rows),
-            _array(exposure.sources),
-            _array(exposure.contributions),
-            _array(exposure.mass),
-            _array(exposure.fixed_logits),
-        )
+        places = (exposure.recipients, exposure.segments, exposure.rows, exposure.sources)
+        numbers = (exposure.contributions, exposure.mass, exposure.fixed_logits)
+        return cls(*map(_array, (*places, *numbers)))
 
     @property
     def num_groups(self) -> int:
@@ -218,17 +205,14 @@ def problems(
     if isinstance(target, str):
         if target != "all":
             raise InputError(f'target must be a tensor of classes or "all", not {target!r}')
-        count = len(member)
-        labels = np.tile(np.arange(classes), count)
+        labels = np.tile(np.arange(classes), len(member))
         return Problems(np.repeat(member, classes), np.repeat(position, classes), labels)
     labels = _array(classes_for(exposure, target))[_array(exposure.recipients)[position]]
     known = labels >= 0
     skipped = len(labels) - int(np.count_nonzero(known))
     if skipped == len(labels):
         raise InputError(f"none of the {skipped} selected nodes has a label; give them a target")
-    if skipped:
-        member, position, labels = member[known], position[known], labels[known]
-    return Problems(member, position, labels, skipped)
+    return Problems(member[known], position[known], labels[known], skipped)
 
 
 def label_problems(
@@ -263,13 +247,8 @@ def label_problems(
                 f"no truth is known of the {len(node)} selected nodes; give them a label"
             )
     pair, column = np.nonzero(known)
-    return Problems(
-        member[pair],
-        position[pair],
-        columns[column],
-        int(known.size - len(pair)),
-        wanted[pair, column],
-    )
+    skipped = int(known.size - len(pair))
+    return Problems(member[pair], position[pair], columns[column], skipped, wanted[pair, column])
 
 
 def columns_for(count: int, outputs: Any) -> Integers:
@@ -421,11 +400,5 @@ def instance(tables: Tables, member: int, position: int, target: int) -> Instanc
     mass = tables.mass[min(member, len(tables.mass) - 1), position]
     with np.errstate(over="ignore"):  # what overflows is refused by whoever solves it
         gaps, fixed = table[:, target, None] - table[:, rivals], beta[target] - beta[rivals]
-    return Instance(
-        gaps,
-        fixed,
-        np.repeat(np.arange(present.sum()), lengths[present]),
-        mass[present],
-        terms,
-        rivals,
-    )
+    group = np.repeat(np.arange(present.sum()), lengths[present])
+    return Instance(gaps, fixed, group, mass[present], terms, rivals)

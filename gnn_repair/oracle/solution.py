@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, recipients_called
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
@@ -265,7 +266,6 @@ class Solution:
 
     def _witness(self, i: int) -> Witness:
         part = slice(self.indptr[i], self.indptr[i + 1])
-        cases = 0 if self.proofs is None else int(np.diff(self.proofs.indptr[i : i + 2])[0])
         return Witness(
             member=int(self.member[i]),
             subject=self.subject(i),
@@ -280,13 +280,10 @@ class Solution:
             sources=self.named(self.sources[part]),
             groups=self.groups[part],
             rival_weights=None if self.rival_weights is None else self.rival_weights[i],
-            cases=cases,
-            replayed=self.replayed,
+            cases=0 if self.proofs is None else int(np.diff(self.proofs.indptr)[i]),
             wanted=None if self.wanted is None else bool(self.wanted[i]),
-            threshold=self.threshold,
             reason=self.reasons.get(i, ""),
-            scope=self.scope,
-            names=self.names,
+            **{name: getattr(self, name) for name in ("replayed", "threshold", "scope", "names")},
         )
 
     def taken(self, chosen: Integers) -> Solution:
@@ -489,12 +486,25 @@ class OutputPart:
     solution: Solution
 
 
-def require_class_answers(solution: Any) -> None:
-    """Raise InputError unless it holds answers about classes."""
+def require_class_answers(solution: Any, exposure: Any = None) -> None:
+    """Raise InputError unless it holds answers about classes, of the exposure where given."""
     if not isinstance(solution, Solution):
         raise InputError(f"solution is a {type(solution).__name__}; give what solve returns")
     if solution.outputs != "classes":
         raise InputError(f"solution is about {solution.outputs}, and this is about classes")
+    if exposure is not None:
+        require_exposure(exposure)
+        terms, nodes = solution.terms.max(initial=-1), solution.node.max(initial=-1)
+        if terms >= exposure.num_terms or nodes >= exposure.num_nodes:
+            raise InputError("the solution is of another exposure; pass the one that was solved")
+
+
+def written_frame(frame: pd.DataFrame, csv: str | Path | None) -> pd.DataFrame:
+    """The frame itself, once it stands in the file."""
+    if csv is not None:
+        with replacing(check_target(csv)) as temporary:
+            frame.to_csv(temporary, index=False)
+    return frame
 
 
 # Files --------------------------------------------------------------------------------------------

@@ -95,12 +95,9 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     def network(self, width: int, classes: int) -> nn.Module:
         """ψ and the scorer."""
         pair, own, hidden = pair_width(width, classes), width + classes, self.hidden
-        return nn.ModuleDict(
-            {
-                "encoder": perceptron(pair, hidden, hidden),
-                "scorer": perceptron(pair + own + hidden + 1, hidden, 1, zero=True),
-            }
-        )
+        encoder = perceptron(pair, hidden, hidden)
+        scorer = perceptron(pair + own + hidden + 1, hidden, 1, zero=True)
+        return nn.ModuleDict({"encoder": encoder, "scorer": scorer})
 
     def tables(self, p: Parameters, inputs: RepairInputs) -> Tables:
         """What does not depend on the targets."""
@@ -114,12 +111,7 @@ class Reweighting(TrainedRepair[FittedReweighting]):
         return encoder, scorer, split_context(after, sum(size)), *messages
 
     def scorer_layer(
-        self,
-        p: Parameters,
-        inputs: RepairInputs,
-        tables: Tables,
-        targets: Tensor,
-        noise: Noise | None,
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Layer:
         """The scorer's first affine layer on [x_{v,a}, c_v]; c_v joins the recipient's part."""
         encoder, scorer, context, encoded, scored = tables
@@ -135,21 +127,14 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     ) -> Tensor:
         """β + Σ λ ℓ, or T(o + Σ λ h)."""
         layer = self.scorer_layer(p, inputs, tables, targets, noise)
-        return reweighted(p, inputs, layer, targets, noise)
-
-
-def reweighted(
-    p: Parameters, inputs: RepairInputs, layer: Layer, targets: Tensor, noise: Noise | None
-) -> Tensor:
-    """β + Σ λ ℓ of targets [S, L], or T(o + Σ λ h), from the scorer's first layer; [S, L, C]."""
-    dropout = noise.scorer if noise else None
-    mixed = tilt(inputs.sets, targets, layer, scorer_of(p), inputs.contributions, dropout)
-    totals = mixed[..., -1:]
-    # A group that a recipient does not have adds nothing.
-    present = (totals > 0).to(totals.dtype)
-    ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
-    total = inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
-    return inputs.after_head(total, targets)
+        dropout = noise.scorer if noise else None
+        mixed = tilt(inputs.sets, targets, layer, scorer_of(p), inputs.contributions, dropout)
+        totals = mixed[..., -1:]
+        # A group that a recipient does not have adds nothing.
+        present = (totals > 0).to(totals.dtype)
+        ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
+        total = inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
+        return inputs.after_head(total, targets)
 
 
 def scorer_of(p: Parameters) -> Scorer:
@@ -245,12 +230,9 @@ class SetTranslation(_Translation):
     def network(self, width: int, classes: int) -> nn.Module:
         """ψ and ρ."""
         hidden = self.hidden
-        return nn.ModuleDict(
-            {
-                "encoder": perceptron(pair_width(width, classes), hidden, hidden),
-                "head": perceptron(width + classes + hidden + 1, hidden, classes, zero=True),
-            }
-        )
+        encoder = perceptron(pair_width(width, classes), hidden, hidden)
+        head = perceptron(width + classes + hidden + 1, hidden, classes, zero=True)
+        return nn.ModuleDict({"encoder": encoder, "head": head})
 
     def tables(
         self, p: Parameters, inputs: RepairInputs, whole: bool = False
@@ -368,10 +350,8 @@ class RefitHead(TrainedRepair[FittedHead]):
             deviation = rows.std(0, correction=0)
             means.append(rows.mean(0))
             scales.append(torch.where(deviation < FLAT, 1.0, deviation))
-        return {
-            "mean": torch.stack(means).to(inputs.dtype),
-            "scale": torch.stack(scales).to(inputs.dtype),
-        }
+        both = {"mean": torch.stack(means), "scale": torch.stack(scales)}
+        return {name: value.to(inputs.dtype) for name, value in both.items()}
 
     def corrected(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

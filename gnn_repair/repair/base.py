@@ -22,10 +22,10 @@ from gnn_repair.budget import adjusted, check_real, check_whole
 from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.calling import BY_FORWARD
 from gnn_repair.f1 import f1_of
 from gnn_repair.files import (
     REAL,
-    FrozenDict,
     check_fields,
     contents_of,
     dataclass_hints,
@@ -46,6 +46,7 @@ from gnn_repair.training import (
     LOG,
     Budget,
     Fitted,
+    FrozenDict,
     Listener,
     Parameters,
     ProgressCallback,
@@ -79,13 +80,13 @@ class Repair(ABC, Generic[F]):
     reads_graph: ClassVar[bool] = False
     """Whether it looks at the graph that ``fit`` is given."""
 
+    protocol: ClassVar[Mapping[str, str]] = {}
+    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "title" not in vars(cls):
             cls.title = cls.__name__
-
-    protocol: ClassVar[Mapping[str, str]] = {}
-    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
 
     def __post_init__(self, *changed: Any) -> None:
         """Check the settings; ``changed`` are epochs and lr, of what has a budget to change."""
@@ -149,18 +150,9 @@ class Repair(ABC, Generic[F]):
         hint = f"fitting {self.title} for {exposure.num_members} members"
         with out_of_memory_hint(hint), full_precision(place), listener:
             graph = data if self.reads_graph else None
-            task = prepare(
-                exposure,
-                y,
-                train,
-                val,
-                graph,
-                place,
-                takes_labels=self.takes_labels,
-                batch_size=batch_size,
-                on_progress=listener.callback,
-                frozen=frozen,
-            )
+            more = {"batch_size": batch_size, "on_progress": listener.callback, "frozen": frozen}
+            labels = self.takes_labels
+            task = prepare(exposure, y, train, val, graph, place, takes_labels=labels, **more)
             fitted = self.learn(task)
         LOG.info("%s", fitted)
         return fitted
@@ -288,12 +280,11 @@ class TrainedRepair(Repair[F]):
         if val.truths is None:
             return ()
         logits = self.corrected(p, inputs, self.tables(p, inputs), val.positions, None)
-        found = []
-        for member, size in enumerate(val.sizes.tolist()):
-            truths = val.truths[val.positions[member, :size]]
-            score = f1_of(logits[member, :size] > 0, truths)
-            found.append((score.micro, score.macro))
-        return tuple(found)
+        scores = [
+            f1_of(logits[member, :size] > 0, val.truths[val.positions[member, :size]])
+            for member, size in enumerate(val.sizes.tolist())
+        ]
+        return tuple((score.micro, score.macro) for score in scores)
 
     def _warn_diverged(self, outcome: Fitted, copies: int) -> None:
         for row in outcome.diverged.nonzero().view(-1).tolist():
@@ -357,6 +348,13 @@ class FittedRepair(ABC, Generic[R]):
     """[S]: micro- and macro-F1 on the validation nodes; empty for classes."""
     node_type: str = ""
     """The node type that is classified, in graphs of several."""
+    own_call: bool = False
+    """Whether the exposure was made with ``forward=``."""
+    forward: Any = None
+    """That ``forward``; no file and no copy in another process holds it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"forward": None}
 
     def __post_init__(self) -> None:
         for name in ("parameters", "constants"):
@@ -471,7 +469,7 @@ class FittedRepair(ABC, Generic[R]):
             "outputs": self.outputs,
             "f1": [[None if f != f else f for f in pair] for pair in self.f1],
             "node_type": self.node_type,
-        }
+        } | ({"own_call": True} if self.own_call else {})
 
     # Does it fit? -----------------------------------------------------------------------------
 
@@ -545,8 +543,7 @@ class FittedRepair(ABC, Generic[R]):
         kept = self.unchanged.nonzero().view(-1).tolist()
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
-        notes += [f"{_members(wild)} diverged"] * bool(wild)
-        notes += [TRY] * bool(kept)
+        notes += [f"{_members(wild)} diverged"] * bool(wild) + [TRY] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
 
 
@@ -568,7 +565,7 @@ def starts(
 
 
 def _members(numbers: list[int]) -> str:
-    return ("member " if len(numbers) == 1 else "members ") + listed(numbers)
+    return f"{'member' if len(numbers) == 1 else 'members'} {listed(numbers)}"
 
 
 def about(exposure: Exposure) -> dict[str, Any]:
@@ -580,6 +577,8 @@ def about(exposure: Exposure) -> dict[str, Any]:
         "fingerprint": exposure.fingerprint,
         "outputs": exposure.outputs,
         "node_type": exposure.names.recipient if by_type else "",
+        "own_call": exposure.called.startswith(BY_FORWARD),
+        "forward": exposure.forward,
     }
 
 
@@ -602,6 +601,7 @@ def _renamed(name: str, value: Any, former: Any) -> Any:
 HEADER = {
     "repair": str, "settings": dict, "width": int, "num_classes": int,
     "fingerprint": list | None, "outputs": str, "f1": list, "node_type": str,
+    "own_call": bool,
 }  # fmt: skip
 RETIRED = (
     "Rung", "PaperFit", "Labels", "LabelsFeatures", "LabelsReweighting",
@@ -617,7 +617,8 @@ INNER = {"name": str, "settings": dict}
 
 def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRepair[Any]:
     """The repair that its ``header()`` and ``tensors()`` describe, once they fit together."""
-    header = {"fingerprint": [], "outputs": "classes", "f1": [], "node_type": "", **header}
+    absent = {"fingerprint": [], "outputs": "classes", "f1": [], "node_type": "", "own_call": False}
+    header = {**absent, **header}
     check_fields(header, HEADER, "header")
     repair = repair_of(header["repair"], header["settings"])
     _check_sizes(header)
@@ -631,6 +632,7 @@ def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRe
         outputs=header["outputs"],
         f1=_scores(header["f1"]),
         node_type=header["node_type"],
+        own_call=header["own_call"],
         **{field: tensors[field] for field in STATISTICS},
     )
     _check_fitted(fitted, tensors)
@@ -646,13 +648,12 @@ def _fingerprint(held: list[Any] | None) -> tuple[str, ...] | None:
 
 def _scores(held: list[Any]) -> tuple[tuple[float, float], ...]:
     """Micro- and macro-F1 of every member."""
-    found = []
     for pair in held:
         whole = isinstance(pair, list) and len(pair) == 2
         if not whole or not all(f is None or (type(f) is float and 0 <= f <= 1) for f in pair):
             raise InputError("its f1 is not a list of pairs of shares")
-        found.append(tuple(float("nan") if f is None else f for f in pair))
-    return tuple(found)  # type: ignore[arg-type]
+    nan = float("nan")
+    return tuple((nan if a is None else a, nan if b is None else b) for a, b in held)
 
 
 def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
@@ -683,9 +684,9 @@ def _kinds(kind: Any) -> Iterator[type[Repair[Any]]]:
 
 
 def _check_sizes(header: dict[str, Any]) -> None:
-    if header["outputs"] not in ("classes", "labels"):
+    least = {"classes": 2, "labels": 1}.get(header["outputs"])
+    if least is None:
         raise InputError(f"its outputs are {header['outputs'][:40]!r}, not classes or labels")
-    least = 2 if header["outputs"] == "classes" else 1
     if not (1 <= header["width"] <= LARGEST and least <= header["num_classes"] <= LARGEST):
         raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
 
@@ -706,8 +707,8 @@ def _check_fitted(fitted: FittedRepair[Any], tensors: Mapping[str, Tensor]) -> N
             raise InputError(f"{name[:80]} has shape {list(value.shape)}, not {members} members")
     repair.check_constants(fitted)
     expected = repair.shapes(fitted)
-    found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
-    if found != expected:
-        raise InputError(f"its parameters have shapes {found} instead of {expected}")
-    if len({value.dtype for value in fitted.parameters.values()} - {*REAL}) > 0:
+    shapes = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
+    if shapes != expected:
+        raise InputError(f"its parameters have shapes {shapes} instead of {expected}")
+    if {value.dtype for value in fitted.parameters.values()} - {*REAL}:
         raise InputError("its parameters are not all real numbers")

@@ -5,25 +5,28 @@ None of these is from the paper. Each is fitted like a repair and stands in the 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.kernels import Pattern
 from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained
-from gnn_repair.repair.evidence import DROPPED, FeatureEvidence
+from gnn_repair.repair.evidence import (
+    DROPPED,
+    LEAST_SCORE,
+    FeatureEvidence,
+    Propagation,
+    normalised_adjacency,
+    one_hot,
+)
 from gnn_repair.repair.folds import (
     FOLDS,
     averaged,
@@ -55,17 +58,8 @@ CANDIDATES = tuple(product(ALPHAS, ALPHAS, AUTOSCALE))
 """Strength of the correction, of the smoothing, autoscale: the first of equally good ones wins."""
 TEMPERATURES = (0.05, 20.0)
 """Where τ is looked for."""
-TINY = 1e-12
-"""Smoothed scores below this count as this in logarithms: scores are shares of one, and a zero
-would be an infinite loss."""
 TABLE_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
 """How large one table may be: on the CPU it is to stay in the cache."""
-DENSE_ABOVE = 0.1
-"""An operator with a larger share of nonzeros is multiplied as a dense matrix."""
-LARGEST_DENSE = 256 << 20
-"""Bytes such a matrix may take: no more than the exposure of a large graph itself."""
-LARGEST_SCALE = 1000.0
-"""Automatic scales above this count as 1."""
 SPREADS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Strengths that validation accuracy chooses from."""
 PERCEPTRON = Budget(500, 80, 1e-2, 5e-4)
@@ -111,9 +105,8 @@ class TemperatureScaling(Repair[FittedTemperature]):
         ratio = (5**0.5 - 1) / 2
         for _ in range(80):
             left, right = high - ratio * (high - low), low + ratio * (high - low)
-            better = _likelihood(logits * left.view(-1, 1, 1), val) > _likelihood(
-                logits * right.view(-1, 1, 1), val
-            )
+            by_side = (_likelihood(logits * at.view(-1, 1, 1), val) for at in (left, right))
+            better = torch.gt(*by_side)
             low, high = torch.where(better, low, left), torch.where(better, right, high)
         return 2 / (low + high)
 
@@ -152,7 +145,7 @@ class FittedSmoothing(FittedRepair["CorrectAndSmooth"]):
             strengths,
             self.repair.layers,
         )
-        return scores[:, exposure.recipients].clamp(min=TINY).log()
+        return scores[:, exposure.recipients].clamp(min=LEAST_SCORE).log()
 
 
 def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
@@ -194,8 +187,8 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             "strengths": candidates[best],
             "entries": sources_to_recipients(exposure).unsqueeze(0),
         }
-        statistics = untrained(exposure)
-        return self.fitted(**about(exposure), **statistics, parameters={}, constants=constants)
+        values = {**about(exposure), **untrained(exposure), "parameters": {}}
+        return self.fitted(**values, constants=constants)
 
     def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
         """Correct validation nodes of every member and candidate, [S, candidates].
@@ -253,97 +246,13 @@ def jobs_at_once(soft: Tensor) -> int:
     return max(1, limit // max(1, soft[0].numel() * soft.element_size()))
 
 
-def normalised_adjacency(entries: Tensor, num_nodes: int) -> Tensor:
-    """D^{−1/2} A D^{−1/2} of entries [2, E] (source, recipient), [N, N] float64, CSR or dense.
-
-    D counts what a node receives; coefficients are rounded as PyG rounds them.
-    """
-    _, weights = gcn_norm(entries, num_nodes=num_nodes, add_self_loops=False)
-    pattern, order = Pattern.from_entries(entries, num_nodes)
-    with warnings.catch_warnings():  # PyTorch remarks once that CSR is a beta and unchecked
-        warnings.filterwarnings("ignore", message="Sparse ")
-        matrix = torch.sparse_csr_tensor(
-            pattern.indptr.int(),
-            pattern.indices,
-            weights[order].double(),
-            (num_nodes, num_nodes),
-            check_invariants=False,
-        )
-    filled = entries.shape[1] > DENSE_ABOVE * num_nodes**2
-    return matrix.to_dense() if filled and 8 * num_nodes**2 <= LARGEST_DENSE else matrix
-
-
-@dataclass(frozen=True, eq=False)
-class Propagation:
-    """J jobs over one graph."""
-
-    operator: Tensor
-    """[N, N]: see :func:`normalised_adjacency`."""
-    layers: int
-    """Steps of each part."""
-    soft: Tensor
-    """[N, J, C]: frozen probabilities."""
-    labels: Tensor
-    """[N, J]: training labels; −1 elsewhere."""
-
-    @property
-    def known(self) -> Tensor:
-        """[N, J, 1] bool: which nodes are training nodes."""
-        return (self.labels >= 0).unsqueeze(2)
-
-    @property
-    def truth(self) -> Tensor:
-        """[N, J, C]: training labels as rows of 0 and 1."""
-        classes = torch.arange(self.soft.shape[2], device=self.labels.device)
-        return (self.labels.unsqueeze(2) == classes).to(self.soft.dtype)
-
-    def corrected(self, alpha: Tensor, autoscale: Tensor) -> Tensor:
-        """Probabilities plus the errors on training nodes, spread over the graph; [N, J, C].
-
-        With ``autoscale`` [J] the spread errors are clamped to ±1 and scaled node by node;
-        without, training nodes keep their own error at every step.
-        """
-        alpha, autoscale = alpha.unsqueeze(1), autoscale.unsqueeze(1)
-        error = torch.where(self.known, self.truth - self.soft, 0.0)
-        held = self.known & ~autoscale
-        rest = torch.where(held, error, (1 - alpha) * error)
-        bound = torch.where(autoscale, 1.0, inf).to(error.dtype)
-        spread = self._diffuse(error, rest, torch.where(held, 0.0, alpha), -bound, bound)
-        size = error.abs().sum((0, 2)) / self.known.sum((0, 2))
-        scale = size.unsqueeze(1) / spread.abs().sum(2, keepdim=True)
-        usable = autoscale & ~(scale.isinf() | (scale > LARGEST_SCALE))
-        return torch.where(usable, scale, 1.0).mul(spread).add_(self.soft)
-
-    def smoothed(self, corrected: Tensor, alpha: Tensor) -> Tensor:
-        """Corrected scores with the training labels put in, spread over the graph; [N, J, C]."""
-        alpha = alpha.unsqueeze(1)
-        start = torch.where(self.known, self.truth, corrected)
-        low, high = start.new_zeros(()), start.new_ones(())
-        return self._diffuse(start, (1 - alpha) * start, alpha, low, high)
-
-    def _diffuse(
-        self, start: Tensor, rest: Tensor, gain: Tensor, low: Tensor, high: Tensor
-    ) -> Tensor:
-        """``layers`` times x ← clamp(gain ⊙ Âx + rest), from ``start``."""
-        out = start
-        for _ in range(self.layers):
-            mixed = (self.operator @ out.flatten(1)).view_as(start)
-            out = torch.addcmul(rest, gain, mixed, out=mixed).clamp_(low, high)
-        return out
-
-
 def correct_and_smooth(
     operator: Tensor, soft: Tensor, labels: Tensor, strengths: Tensor, layers: int
 ) -> Tensor:
     """Each member's scores under its own strengths, [S, N, C].
 
-    Args:
-        operator: [N, N], see :func:`normalised_adjacency`.
-        soft: [S, N, C] probabilities.
-        labels: [S, N] training labels; −1 elsewhere.
-        strengths: [S, 3]: α of the errors, α of the scores, whether errors are scaled to their size
-            on the training nodes.
-        layers: steps of each part.
+    Of probabilities [S, N, C] and training labels [S, N], −1 elsewhere. Strengths [S, 3] are α of
+    the errors, α of the scores, and whether errors are scaled to their size on the training nodes.
     """
     out = torch.empty_like(soft)
     width = jobs_at_once(soft)
@@ -397,19 +306,16 @@ class KeptRepair(Repair[KeptPrediction]):
         """What was predicted for the recipients; statistics and further constants by name."""
         statistics = untrained(task.exposure)
         statistics |= {name: more.pop(name) for name in statistics if name in more}
-        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure)}
-        return self.fitted(
-            **about(task.exposure), **statistics, parameters={}, constants={**kept, **more}
-        )
+        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure), **more}
+        return self.fitted(**about(task.exposure), **statistics, parameters={}, constants=kept)
 
     def check_constants(self, fitted: KeptPrediction) -> None:
         """Raise where a prediction read from a file is not one."""
         (nodes,) = check_table(fitted, "signature", torch.float32, None)
         check_table(fitted, "log_probs", torch.float32, nodes, fitted.num_classes)
-        if unknown := sorted(
-            fitted.constants.keys() - {"signature", "log_probs", "single", "count"}
-        ):
-            raise InputError(f"a kept prediction has no constant {unknown[0][:80]!r}")
+        unknown = fitted.constants.keys() - {"signature", "log_probs", "single", "count"}
+        if unknown:
+            raise InputError(f"a kept prediction has no constant {min(unknown)[:80]!r}")
         if "count" in fitted.constants:
             check_table(fitted, "count", torch.int64)
         if fitted.single is not None:
@@ -434,24 +340,22 @@ class LabelPropagation(KeptRepair):
         train, val = task.by_node(task.train), task.by_node(task.val)
         chosen = self._strengths(operator, task, train, val)
         told = self._spread(operator, self._shown(task, train | val), chosen)
-        return self.keep(task, told[:, task.exposure.recipients].clamp(min=TINY).log())
+        return self.keep(task, told[:, task.exposure.recipients].clamp(min=LEAST_SCORE).log())
 
     def _shown(self, task: Task, known: Tensor) -> Tensor:
         """Known labels as rows of 0 and 1, [N, S, C]."""
-        classes = torch.arange(task.exposure.num_classes, device=known.device)
-        return ((task.y.view(-1, 1, 1) == classes) & known.t().unsqueeze(2)).double()
+        labels = torch.where(known, task.y, -1).t()
+        return one_hot(labels, task.exposure.num_classes, torch.float64)
 
     def _strengths(self, operator: Tensor, task: Task, train: Tensor, val: Tensor) -> Tensor:
         """Each member's best α on validation nodes, the first of the best; [S]."""
         shown, members = self._shown(task, train), task.exposure.num_members
+        strengths = torch.tensor(SPREADS, dtype=torch.float64, device=val.device)
         hits = []
-        for alpha in SPREADS:
-            same = torch.full((members,), alpha, dtype=torch.float64, device=val.device)
-            said = self._spread(operator, shown, same).argmax(2)
+        for alpha in strengths:
+            said = self._spread(operator, shown, alpha.expand(members)).argmax(2)
             hits.append(((said == task.y) & val).sum(1))
-        return torch.tensor(SPREADS, dtype=torch.float64, device=val.device)[
-            torch.stack(hits).argmax(0)
-        ]
+        return strengths[torch.stack(hits).argmax(0)]
 
     def _spread(self, operator: Tensor, shown: Tensor, alpha: Tensor) -> Tensor:
         """``layers`` times x ← α Âx + (1 − α) shown, as shares; [S, N, C]."""
@@ -461,7 +365,7 @@ class LabelPropagation(KeptRepair):
             out = gain * (operator @ out.flatten(1)).view_as(shown) + (1 - gain) * shown
         total = out.sum(2, keepdim=True)
         even = torch.full_like(out, 1 / out.shape[2])
-        return torch.where(total > 0, out / total.clamp(min=TINY), even).transpose(0, 1)
+        return torch.where(total > 0, out / total.clamp(min=LEAST_SCORE), even).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -515,12 +419,9 @@ class FeaturePerceptron(KeptRepair):
         with torch.no_grad():
             each = predict(outcome.parameters, None, everyone, None)
         size = sum(value[0].numel() for value in outcome.parameters.values()) * self.folds
-        return self.keep(
-            task,
-            averaged(each, self.folds),
-            count=torch.full_like(outcome.best_epoch[:: self.folds], size),
-            **middle_copy(vars(outcome), self.folds),
-        )
+        count = torch.full_like(outcome.best_epoch[:: self.folds], size)
+        statistics = middle_copy(vars(outcome), self.folds)
+        return self.keep(task, averaged(each, self.folds), count=count, **statistics)
 
 
 @dataclass(frozen=True)
@@ -564,12 +465,8 @@ class RetrainedBackbone(KeptRepair):
         )
         each = trained.logits[:, task.exposure.recipients]
         said = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
-        return self.keep(
-            task,
-            averaged(each, roles.copies),
-            single=said,
-            **middle_copy(vars(trained), roles.copies),
-        )
+        statistics = middle_copy(vars(trained), roles.copies)
+        return self.keep(task, averaged(each, roles.copies), single=said, **statistics)
 
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:

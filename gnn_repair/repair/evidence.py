@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import scipy.sparse
 import torch
 from torch import Tensor
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnn_repair.backbones.graph import Features, Operator
 from gnn_repair.kernels import Pattern, mix, row_hash
@@ -46,7 +49,22 @@ CUT = 6.0
 KERNELS = 5
 """α, even, alike by angle, near, far."""
 
+LEAST_SCORE = 1e-12
+"""Smoothed scores below this count as this in logarithms: scores are shares of one, and a zero
+would be an infinite loss."""
+DENSE_ABOVE = 0.1
+"""An operator with a larger share of nonzeros is multiplied as a dense matrix."""
+LARGEST_DENSE = 256 << 20
+"""Bytes such a matrix may take: no more than the exposure of a large graph itself."""
+LARGEST_SCALE = 1000.0
+"""Automatic scales above this count as 1."""
+
 # Labels ------------------------------------------------------------------------------------------
+
+
+def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """Labels […] as rows of 0 and 1, […, C]; of other numbers zeros."""
+    return (labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)).to(dtype)
 
 
 class LabelEvidence:
@@ -105,8 +123,7 @@ class LabelEvidence:
 
     def _shown(self, labels: Tensor) -> Tensor:
         """Labels [M, N] as rows of 0 and 1, [N, M, C + 1]."""
-        kinds = torch.arange(self.classes + 1, device=labels.device)
-        return (labels.t().unsqueeze(2) == kinds).to(self.returning.dtype)
+        return one_hot(labels.t(), self.classes + 1, self.returning.dtype)
 
     def partly(self, withheld: Tensor, seed: Tensor) -> Tensor:
         """Labels [M, N] while training: some hidden by chance, some withheld.
@@ -178,6 +195,87 @@ def _nearest(nodes: int, device: torch.device, cosines: Callable[[Tensor], Tenso
     ends = torch.arange(nodes + 1, device=device) * column.shape[1]
     pattern = Pattern(ends, column.int().flatten(), nodes)
     return Operator(pattern, share.flatten().contiguous())
+
+
+# Labels spread along the links, many ways at once ------------------------------------------------
+
+
+def normalised_adjacency(entries: Tensor, num_nodes: int) -> Tensor:
+    """D^{−1/2} A D^{−1/2} of entries [2, E] (source, recipient), [N, N] float64, CSR or dense.
+
+    D counts what a node receives; coefficients are rounded as PyG rounds them.
+    """
+    _, weights = gcn_norm(entries, num_nodes=num_nodes, add_self_loops=False)
+    pattern, order = Pattern.from_entries(entries, num_nodes)
+    with warnings.catch_warnings():  # PyTorch remarks once that CSR is a beta and unchecked
+        warnings.filterwarnings("ignore", message="Sparse ")
+        matrix = torch.sparse_csr_tensor(
+            pattern.indptr.int(),
+            pattern.indices,
+            weights[order].double(),
+            (num_nodes, num_nodes),
+            check_invariants=False,
+        )
+    filled = entries.shape[1] > DENSE_ABOVE * num_nodes**2
+    return matrix.to_dense() if filled and 8 * num_nodes**2 <= LARGEST_DENSE else matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Propagation:
+    """J jobs over one graph."""
+
+    operator: Tensor
+    """[N, N]: see :func:`normalised_adjacency`."""
+    layers: int
+    """Steps of each part."""
+    soft: Tensor
+    """[N, J, C]: frozen probabilities."""
+    labels: Tensor
+    """[N, J]: training labels; −1 elsewhere."""
+
+    @property
+    def known(self) -> Tensor:
+        """[N, J, 1] bool: which nodes are training nodes."""
+        return (self.labels >= 0).unsqueeze(2)
+
+    @property
+    def truth(self) -> Tensor:
+        """[N, J, C]: training labels as rows of 0 and 1."""
+        return one_hot(self.labels, self.soft.shape[2], self.soft.dtype)
+
+    def corrected(self, alpha: Tensor, autoscale: Tensor) -> Tensor:
+        """Probabilities plus the errors on training nodes, spread over the graph; [N, J, C].
+
+        With ``autoscale`` [J] the spread errors are clamped to ±1 and scaled node by node;
+        without, training nodes keep their own error at every step.
+        """
+        alpha, autoscale = alpha.unsqueeze(1), autoscale.unsqueeze(1)
+        error = torch.where(self.known, self.truth - self.soft, 0.0)
+        held = self.known & ~autoscale
+        rest = torch.where(held, error, (1 - alpha) * error)
+        bound = torch.where(autoscale, 1.0, inf).to(error.dtype)
+        spread = self._diffuse(error, rest, torch.where(held, 0.0, alpha), -bound, bound)
+        size = error.abs().sum((0, 2)) / self.known.sum((0, 2))
+        scale = size.unsqueeze(1) / spread.abs().sum(2, keepdim=True)
+        usable = autoscale & ~(scale.isinf() | (scale > LARGEST_SCALE))
+        return torch.where(usable, scale, 1.0).mul(spread).add_(self.soft)
+
+    def smoothed(self, corrected: Tensor, alpha: Tensor) -> Tensor:
+        """Corrected scores with the training labels put in, spread over the graph; [N, J, C]."""
+        alpha = alpha.unsqueeze(1)
+        start = torch.where(self.known, self.truth, corrected)
+        low, high = start.new_zeros(()), start.new_ones(())
+        return self._diffuse(start, (1 - alpha) * start, alpha, low, high)
+
+    def _diffuse(
+        self, start: Tensor, rest: Tensor, gain: Tensor, low: Tensor, high: Tensor
+    ) -> Tensor:
+        """``layers`` times x ← clamp(gain ⊙ Âx + rest), from ``start``."""
+        out = start
+        for _ in range(self.layers):
+            mixed = (self.operator @ out.flatten(1)).view_as(start)
+            out = torch.addcmul(rest, gain, mixed, out=mixed).clamp_(low, high)
+        return out
 
 
 # Features ----------------------------------------------------------------------------------------
@@ -329,16 +427,9 @@ def _weights(pattern: Pattern, alpha: Tensor, cosine: Tensor, distance: Tensor) 
     counts = _sums(pattern, even).clamp(min=1)
     usual = _sums(pattern, distance) / counts
     apart = (distance / _spread(pattern, usual).clamp(min=1e-12)).clamp(max=FARTHEST)
-    kernels = [
-        alpha.abs(),
-        even,
-        (SHARP * cosine).exp(),
-        (-NEAR * apart).exp(),
-        (NEAR * apart).exp(),
-    ]
-    return [
-        kernel / _spread(pattern, _sums(pattern, kernel)).clamp(min=1e-12) for kernel in kernels
-    ]
+    by_distance = (-NEAR * apart).exp(), (NEAR * apart).exp()
+    kernels = [alpha.abs(), even, (SHARP * cosine).exp(), *by_distance]
+    return [k / _spread(pattern, _sums(pattern, k)).clamp(min=1e-12) for k in kernels]
 
 
 def _sums(pattern: Pattern, values: Tensor) -> Tensor:

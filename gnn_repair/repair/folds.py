@@ -52,16 +52,10 @@ def deal_folds(val: Tensor, labels: Tensor, folds: int, seed: int, even: bool = 
     """The fold of every validation recipient, [S, n] int64; −1 elsewhere.
 
     Nodes are dealt out in a random order that depends on the seed and the node alone, so a
-    member's folds do not depend on who is fitted beside it.
-
-    Args:
-        val: [S, n] bool.
-        labels: [n]; read where ``val`` holds.
-        folds: how many.
-        seed: another one, other folds.
-        even: classes are dealt one after the other, so that every fold has its share of each.
-            Then the other folds tell how frequent a class is in this one, and accuracies out of
-            fold are a little too high.
+    member's folds do not depend on who is fitted beside it. Labels [n] are read where ``val``
+    [S, n] holds. Where ``even``, classes are dealt one after the other, so that every fold has its
+    share of each. Then the other folds tell how frequent a class is in this one, and held-out
+    accuracies are a little too high.
     """
     fewest = int(val.sum(1).min())
     if folds < 2:
@@ -82,15 +76,10 @@ def deal_folds(val: Tensor, labels: Tensor, folds: int, seed: int, even: bool = 
 
 
 def cross_roles(train: Tensor, folds: Tensor, count: int, leave: int = 1, times: int = 1) -> Roles:
-    """Copy k learns from the training nodes and all folds but k, and is judged on fold k.
+    """Copy k learns from the training nodes [S, n] and all folds but k, and is judged on fold k.
 
-    Args:
-        train: [S, n] bool.
-        folds: [S, n], from :func:`deal_folds`.
-        count: K.
-        leave: how many folds a copy does not learn from, k and those after it; where it learns
-            from all of them, it is judged on none.
-        times: how many copies do the same, numbers k, k + K, …
+    It leaves out ``leave`` of the K = ``count`` folds, k and those after it; where it learns from
+    all of them, it is judged on none. ``times`` copies do the same, numbers k, k + K, …
     """
     own = (torch.arange(count * times, device=folds.device) % count).view(1, -1, 1)
     dealt = folds.unsqueeze(1)
@@ -178,14 +167,10 @@ def check_table(
     *shape: int | None,
     within: tuple[int, int] | None = None,
 ) -> tuple[int, ...]:
-    """The shape a member of a constant read from a file, once it is as asked for.
+    """The shape of a constant read from a file, without the members, once it is as asked for.
 
-    Args:
-        fitted: what was read.
-        name: of the constant, which must be there.
-        dtype: its type.
-        shape: its axes after the members; None: any length.
-        within: the least and the largest number that it may hold.
+    ``shape`` are its axes after the members (None: any length), ``within`` the least and the
+    largest number that it may hold.
     """
     if name not in fitted.constants:
         raise InputError(f"it is incomplete: it lacks {name}")
@@ -227,6 +212,8 @@ class FittedCrossFit(FittedRepair["CrossFitted"]):
             fingerprint=self.fingerprint,
             outputs=self.outputs,
             node_type=self.node_type,
+            own_call=self.own_call,
+            forward=self.forward,
             parameters={name: value[:, index] for name, value in self.parameters.items()},
             constants={n: value[:, index] for n, value in under(self.constants, "own/").items()},
             best_epoch=self.constants["best_epochs"][:, index],
@@ -330,13 +317,11 @@ class CrossFitted(Repair[FittedCrossFit]):
         if fitted.copies < 1:
             raise InputError("best_epochs has none, and must have one for every copy")
         check_table(fitted, "out_of_fold", torch.float32, None, fitted.num_classes)
-        kept = ("best_epochs", "out_of_fold")
-        others = {name: value for name, value in fitted.constants.items() if name not in kept}
-        for name in others:
-            if not name.startswith("own/"):
-                raise InputError(f"{self.title} has no constant {name[:80]!r}")
-        for name, value in {**others, **fitted.parameters}.items():
-            if value.shape[1:2] != (fitted.copies,):
+        others = fitted.constants.keys() - {"best_epochs", "out_of_fold"}
+        if odd := sorted(name for name in others if not name.startswith("own/")):
+            raise InputError(f"{self.title} has no constant {odd[0][:80]!r}")
+        for name, value in {**fitted.constants, **fitted.parameters}.items():
+            if name != "out_of_fold" and value.shape[1:2] != (fitted.copies,):
                 raise InputError(f"{name[:80]} is not there for each of {fitted.copies} copies")
         for k in range(fitted.copies):
             self.repair.check_constants(fitted.copy(k))

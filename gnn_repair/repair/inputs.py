@@ -70,13 +70,11 @@ class Description:
         if self.shared is None or self.pieces is not None:
             return product(self.rows, weight, self.pieces)
         by_state = weight[:, : self.width]
-        return self._shared_times(by_state) + torch.bmm(self.rows, weight[:, self.width :])
-
-    def _shared_times(self, weight: Tensor) -> Tensor:
-        assert self.shared is not None
         if self.shared.sparse is None:
-            return torch.matmul(self.shared.dense, weight)
-        return self.shared.times(weight).transpose(0, 1)
+            shared = torch.matmul(self.shared.dense, by_state)
+        else:
+            shared = self.shared.times(by_state).transpose(0, 1)
+        return shared + torch.bmm(self.rows, weight[:, self.width :])
 
     def at(self, index: Tensor) -> Tensor:
         """Rows [S, L, d + C] of each member's own choice [S, L]."""
@@ -255,11 +253,7 @@ class RepairInputs:
 
     def at(self, values: Tensor, targets: Tensor) -> Tensor:
         """Per-recipient values [S, n, …] of targets [S, L], [S, L, …]."""
-        return (
-            values.flatten(2)
-            .gather(1, targets.unsqueeze(2).expand(-1, -1, values[0, 0].numel()))
-            .view(*targets.shape, *values.shape[2:])
-        )
+        return _pick(values.flatten(2), targets).view(*targets.shape, *values.shape[2:])
 
 
 # Graphs that are classified as a whole -----------------------------------------------------------
@@ -269,13 +263,8 @@ def alone_logits(exposure: Exposure, sender: Tensor, count: int) -> Tensor:
     """z of a graph if it heard one sender alone, [1, count, C] float64.
 
     The whole mass of every group that hears the sender is on it; the other groups stay frozen.
-    Senders that no graph hears are zero.
-
-    Args:
-        exposure: its recipients are graphs.
-        sender: [R], from 0 to count − 1: who stands behind a table row; the same one in several
-            pools.
-        count: how many senders there are.
+    Senders that no graph hears are zero. ``sender`` [R], from 0 to count − 1, says who is behind
+    a table row; the same one in several pools.
     """
     head = exposure.head
     mixture = exposure.aggregate
@@ -424,16 +413,9 @@ def encode(
 ) -> Tensor:
     """p_v = (1/m̄) Σ ω ψ(x_{v,a}), [S, L, d_p]; zero for an empty set.
 
-    ψ's last affine layer commutes with the weighted mean, so it is applied once a target.
-
-    Args:
-        p: ψ's parameters are ``encoder.*``.
-        inputs: what the repair sees.
-        targets: [S, L].
-        pair: ψ's first weight, taken apart.
-        own: [h_v, z_v] times :func:`encoder_reads`, [S, L, H] each.
-        messages: [h_a, z_a] times its source part, [S, P, H].
-        noise: dropout.
+    ψ's last affine layer commutes with the weighted mean, so it is applied once per target. Its
+    parameters are ``encoder.*``, its first weight taken apart is ``pair``; ``own`` are [h_v, z_v]
+    times :func:`encoder_reads`, [S, L, H] each, ``messages`` [h_a, z_a] times the source part.
     """
     by_recipient = own[0] + p["encoder.0.bias"].unsqueeze(1)
     layer = Layer(by_recipient, messages, pair.cosine, pair.distance)
@@ -498,36 +480,22 @@ class MessageTable:
 
     def read_by(self, targets: Tensor) -> Tensor:
         """[S, P, H], of which the rows that terms of the targets [S, L] read are right."""
+        messages, sets = self.inputs.messages, self.inputs.sets
+        rows, recipients = messages.rows.shape[1], max(1, self.inputs.nodes.numel())
         if self.whole or "all" in self.__dict__:
             return self.all
-        picked = (self._on_gpu if self.inputs.messages.pieces else self._on_cpu)(targets)
-        return self.all if picked is None else picked
-
-    def _on_gpu(self, targets: Tensor) -> Tensor | None:
-        """How many rows are read is known to the device alone, as a captured step asks."""
-        messages, sets = self.inputs.messages, self.inputs.sets
-        rows = messages.rows.shape[1]
-        if messages.pieces is None or expected_terms(sets, targets) > FEW * rows:
-            return None
-        return read_product(
-            messages.pieces, messages.rows, rows_read(sets, targets, rows), self.weight
-        )
-
-    def _on_cpu(self, targets: Tensor) -> Tensor | None:
-        messages = self.inputs.messages
-        rows = messages.rows.shape[1]
-        numbers, counts = rows_read(self.inputs.sets, targets, rows)
+        if messages.pieces is not None:
+            # How many rows are read the device alone knows, as a captured step asks; so many terms
+            # have targets that are like all recipients.
+            if targets.shape[1] * sets.columns.numel() / recipients > FEW * rows:
+                return self.all
+            read = rows_read(sets, targets, rows)
+            return read_product(messages.pieces, messages.rows, read, self.weight)
+        numbers, counts = rows_read(sets, targets, rows)
         most = int(counts.max())
         if most == 0 or most > FEW * rows:
-            return None
-        picked = numbers[:, :most]
-        return _PickedTable.apply(messages, picked, self.weight)  # type: ignore[no-untyped-call]
-
-
-def expected_terms(sets: TermSets, targets: Tensor) -> float:
-    """Terms of a member's targets [S, L] if they are like all recipients."""
-    recipients = max(1, (sets.segments.numel() - 1) // sets.groups)
-    return targets.shape[1] * sets.columns.numel() / recipients
+            return self.all
+        return _PickedTable.apply(messages, numbers[:, :most], self.weight)  # type: ignore[no-untyped-call]
 
 
 class _PickedTable(torch.autograd.Function):

@@ -56,7 +56,8 @@ def repaired(
         model: the trained model that the repair was fitted on, left as it is.
         fitted: its repair, of one member.
         forward: what ``expose`` was given under this name, if anything; the module is then called
-            with the graph, and gives the logits that ``forward(model, data)`` stands for.
+            with the graph, and gives the logits that ``forward(model, data)`` stands for. A repair
+            that was fitted in this process brings it along.
         node_type: in graphs of several node types the one that is classified; the one that the
             repair was fitted on unless given.
     """
@@ -119,7 +120,8 @@ class RepairedModel(nn.Module):
         """The other way round; version 0.2 kept the dict itself."""
         note = _read(state) if isinstance(state, Tensor) else state
         bound = note.get("fingerprint", "") if isinstance(note, dict) else ""
-        if bound is not None and not (isinstance(bound, list) and _all_text(bound)):
+        texts = isinstance(bound, list) and all(isinstance(value, str) for value in bound)
+        if bound is not None and not texts:
             raise InputError(
                 f"the state's note of which model the repair belongs to is {state!r:.60}; load "
                 "what state_dict() of a repaired model gave"
@@ -139,7 +141,8 @@ class RepairedModel(nn.Module):
         [N, C], or one number per node; log-probabilities, or probabilities of labels, where it
         gives those. Where it gives a dict or a tuple, the logits in it are replaced.
         """
-        wanted = torch.is_grad_enabled() and wants_gradient(args, kwargs)
+        given = _tensors([*args, *kwargs.values()])
+        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
         exposure, output = self._exposed(args, kwargs, wanted)
         logits = in_own_form(self.fitted.member_logits(exposure)[0], exposure)
         if logits.dim() == 1 and isinstance(output, Tensor) and output.dim() == 2:
@@ -154,10 +157,8 @@ class RepairedModel(nn.Module):
         exposure, _ = self._exposed(args, kwargs)
         frozen = exposure.frozen_logits[0, exposure.recipients]
         of_labels = self._fitted.outputs == "labels"
-        before, after = (
-            logits > 0 if of_labels else logits.argmax(1)
-            for logits in (frozen, self.fitted.member_logits(exposure)[0])
-        )
+        both = frozen, self.fitted.member_logits(exposure)[0]
+        before, after = (logits > 0 if of_labels else logits.argmax(1) for logits in both)
         changed = (before != after).nonzero(as_tuple=True)
         columns = {recipients_called(exposure.names): exposure.recipients[changed[0]]}
         if of_labels:
@@ -173,15 +174,21 @@ class RepairedModel(nn.Module):
             outputs: Any = self._fitted.outputs
             classes = self._fitted.num_classes
             self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs, classes)
-        data = args[0] if self._call and args else as_data(self.model, args, kwargs)
+        call = self._call or (self._fitted.forward if _is_graph(args, kwargs) else None)
+        if call is None and self._fitted.own_call and _is_graph(args, kwargs):
+            raise InputError(
+                "the repair was fitted on an exposure made with forward=, which no file holds; "
+                "pass forward= here, too"
+            )
+        data = args[0] if call and args else as_data(self.model, args, kwargs)
         given: list[Any] = []
 
         def run(model: nn.Module, _: Any) -> Any:
             # Copies, since models of several node types write into the dicts that they get.
             own = {name: copied(value) for name, value in kwargs.items()}
             try:
-                call: Any = self._call or type(model).__call__
-                given.append(call(model, *map(copied, args), **own))
+                way: Any = call or type(model).__call__
+                given.append(way(model, *map(copied, args), **own))
                 return given[-1]
             except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
                 raise
@@ -246,6 +253,11 @@ class RepairedModel(nn.Module):
         return self._fitted.repair.title
 
 
+def _is_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a module is called with one graph, as ``forward(model, data)`` is."""
+    return len(args) == 1 and not kwargs and not isinstance(args[0], Tensor)
+
+
 def _buffer(name: str) -> str:
     """What a tensor of the repair is called in the module, whose buffers have no dots."""
     return f"repair/{name}".replace(".", "/")
@@ -275,10 +287,6 @@ def _with_sparse(path: str | Path, found: dict[str, Tensor], model: nn.Module) -
                 f"{list(own.shape)} there; pass a model like the one that was saved"
             ) from error
     return found
-
-
-def _all_text(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def _check_weights(path: str | Path, found: Mapping[str, Tensor], model: nn.Module) -> None:
@@ -337,11 +345,6 @@ def as_data(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     floats = (v for v in tensors.values() if v.is_floating_point() and v.layout == torch.strided)
     features = next(floats, None)
     return SimpleNamespace(**given, **({} if "x" in given or features is None else {"x": features}))
-
-
-def wants_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether something that the model is given asks for a gradient."""
-    return any(tensor.requires_grad for tensor in _tensors([*args, *kwargs.values()]))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -135,17 +135,9 @@ def prepare(
     takes_labels: bool = False,
     **more: Any,
 ) -> Task:
-    """Check what a repair is to be fitted to, and bring it to the device.
+    """Check what ``fit`` was given, and bring it to the device; ``more`` are fields of the task.
 
-    Args:
-        exposure: the frozen model.
-        y: [N] classes; of labels [N, K] zeros and ones.
-        train: bool [N] or [N, S], or node numbers.
-        val: likewise.
-        data: the graph.
-        device: where the repair is fitted.
-        takes_labels: whether several labels per node can be learned from.
-        more: further fields of the task.
+    ``takes_labels`` says whether several labels per node can be learned from.
     """
     place, here = choose_device(device), exposure.recipients.device
     same = here.type == place.type and (place.index is None or here.index == place.index)
@@ -245,8 +237,7 @@ def _boolean(chosen: Any, nodes: int, name: str) -> Tensor:
     """Nodes as a mask, bool [N, columns]."""
     by_member = isinstance(chosen, Tensor) and chosen.dtype == torch.bool and chosen.dim() == 2
     if by_member and len(chosen) == nodes:
-        mask: Tensor = chosen
-        return mask
+        return cast("Tensor", chosen)
     numbers = isinstance(chosen, Tensor) and chosen.dtype != torch.bool and chosen.numel() == nodes
     if numbers and nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all()):
         raise SplitError(
@@ -254,9 +245,8 @@ def _boolean(chosen: Any, nodes: int, name: str) -> Tensor:
             f"such as {name} > 0, or node numbers"
         )
     picked = as_nodes(chosen, nodes, name)
-    return torch.zeros(nodes, dtype=torch.bool, device=picked.device).index_fill(0, picked, True)[
-        :, None
-    ]
+    mask = torch.zeros(nodes, 1, dtype=torch.bool, device=picked.device)
+    return mask.index_fill(0, picked, True)
 
 
 def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
@@ -506,11 +496,9 @@ class RepairTrainee(Trainee):
 
 
 def label_likelihood(logits: Tensor, truths: Tensor) -> Tensor:
-    """Mean log-likelihood of a target's known labels, each of them a coin, [S, L].
+    """Mean log-likelihood [S, L] of a target's known labels, each of them a coin.
 
-    Args:
-        logits: [S, L, K].
-        truths: [S, L, K]: 0, 1, or NaN where unknown.
+    Of logits and truths [S, L, K], which are 0, 1, or NaN where unknown.
     """
     known = ~truths.isnan()
     signs = torch.where(truths == 1, 1.0, -1.0).to(logits.dtype)

@@ -300,17 +300,11 @@ def gather(
     others: bool = False,
     answers: Answers | None = None,
 ) -> Evidence:
-    """Collect what a report shows.
+    """Collect what a report shows; arguments as of :func:`gnn_repair.report`.
 
-    Args:
-        exposure: the frozen model's final aggregation.
-        y: [N] true classes, −1 where unknown (such nodes are not shown).
-        nodes: mask [N] or [N, S], node numbers, or None for every recipient.
-        member: which member (split) is shown.
-        repairs: by name, fitted repairs or logits [N, C] of your own method.
-        edge_index: [2, E] the graph; without it the sources of the terms stand for neighbours.
-        others: whether to ask about the other classes, too: which could win, by what change.
-        answers: to that, where they are known; those about other nodes are not used.
+    Without ``edge_index`` the sources of the terms stand for neighbours. ``others`` says whether to
+    ask about the other classes, too: which could win, by what change; ``answers`` to that about
+    other nodes are not used.
     """
     check_type("exposure", exposure, Exposure, "what gnn_repair.expose returns")
     require_outputs(exposure, "classes")
@@ -487,8 +481,7 @@ def _other_classes(
     reachable, decided = np.zeros((n, classes), bool), np.zeros((n, classes), bool)
     chance, possible = np.full(n, np.nan), np.full(n, np.nan)
     if figures is None:
-        share = np.full((n, classes), np.nan)
-        alpha = evidence.coefficients
+        share, alpha = np.full((n, classes), np.nan), evidence.coefficients
         return ClassEvidence(reachable, decided, share, alpha, chance, possible, None)
     place = np.full(exposure.num_nodes, -1)
     place[evidence.nodes] = np.arange(n)
@@ -526,10 +519,7 @@ def _least(
     recipient = np.full(exposure.num_nodes, -1)
     recipient[exposure.recipients.numpy()] = np.arange(exposure.num_recipients)
     for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
-        i = place[node]
-        asked = np.ones(evidence.num_classes, bool)
-        if not changes.complete:
-            asked = np.arange(evidence.num_classes) == true
+        i, asked = place[node], slice(None) if changes.complete else int(true)
         share[i, asked] = changes.share[row, asked]
         answer = changes.answers.get((row, int(true)))
         if answer is not None and np.isfinite(answer.moved):
@@ -545,15 +535,16 @@ def correction_of(
     name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
     """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
-    found = _answers(name, repair, exposure, part, member)
-    off = np.argwhere(~np.isfinite(found.logits))
+    correction = _correction(name, repair, exposure, part, member)
+    logits = correction.logits
+    off = np.argwhere(~np.isfinite(logits))
     if len(off):
         node = part.names.node(int(part.recipients[off[0, 0]]))
         raise InputError(
-            f"the logits of {name!r:.60} at {node} hold {found.logits[tuple(off[0])]}; give finite "
+            f"the logits of {name!r:.60} at {node} hold {logits[tuple(off[0])]}; give finite "
             "numbers, such as logits before a softmax"
         )
-    return found
+    return correction
 
 
 def check_repairs(repairs: Any) -> None:
@@ -594,7 +585,7 @@ def best_on(
     return best
 
 
-def _answers(
+def _correction(
     name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
     key = _key(name)
@@ -605,9 +596,8 @@ def _answers(
             raise InputError(f"the logits of {name!r} have shape {shapes}")
         own = repair.detach().cpu().double()[part.recipients].numpy()
         return Correction(key, "logits", own)
-    asked: Any = repair
     if hasattr(repair, "coefficients"):
-        coefficients = asked.coefficients(part).detach().cpu().double()
+        coefficients = repair.coefficients(part).detach().cpu().double()
         logits = part.logits(coefficients)[member].numpy()
         return Correction(key, "coefficients", logits, coefficients[member].numpy())
     # A method may look at all recipients at once, so it sees the whole exposure.

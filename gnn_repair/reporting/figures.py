@@ -70,19 +70,15 @@ def write_figures(
     place = _position(evidence, node)
     # Of a node type's name no more than a file's name can hold.
     noun = re.sub(r"[^0-9A-Za-z]+", "-", evidence.noun).strip("-") or "node"
-    figures: dict[str, Callable[..., None]] = {
-        "accuracy": draw_accuracy,
-        "moves": draw_moves,
-        "margins": draw_margins,
-        "degree": draw_degree,
-        "homophily": draw_homophily,
-        "support": draw_support,
-        f"{noun}-{evidence.nodes[place]}": partial(draw_polytope, i=place, names=names),
-    }
-    if not evidence.corrections:
-        del figures["moves"]
-    if np.isnan(evidence.homophily).all():  # graphs have no neighbours
-        del figures["homophily"]
+    figures: dict[str, Callable[..., None]] = {"accuracy": draw_accuracy}
+    if evidence.corrections:
+        figures["moves"] = draw_moves
+    figures |= {"margins": draw_margins, "degree": draw_degree}
+    if not np.isnan(evidence.homophily).all():  # graphs have no neighbours
+        figures["homophily"] = draw_homophily
+    figures["support"] = draw_support
+    node_name = f"{noun}-{evidence.nodes[place]}"
+    figures[node_name] = partial(draw_polytope, i=place, names=names)
     return [
         path
         for name, draw in figures.items()
@@ -94,13 +90,12 @@ def _position(evidence: Evidence, node: int | None) -> int:
     if node is None:
         return 0
     check_whole("write_figures", "node", node, 0)
-    found = np.flatnonzero(evidence.nodes == node)
-    if not len(found):
-        who = f"{evidence.noun} {node}"
+    if node not in evidence.nodes:
         raise InputError(
-            f"{who} is not among the report's {plural(evidence.noun)}; choose one of them"
+            f"{evidence.noun} {node} is not among the report's {plural(evidence.noun)}; choose one "
+            "of them"
         )
-    return int(found[0])
+    return int(np.flatnonzero(evidence.nodes == node)[0])
 
 
 def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> list[Path]:
@@ -156,9 +151,8 @@ def draw_moves(axes: Axes, evidence: Evidence) -> None:
         corrected, broken = int((now & ~right).sum()), int((~now & right).sum())
         axes.barh(y, corrected, 0.55, color=REACHED, label="corrected" if y == 0 else None)
         axes.barh(y, -broken, 0.55, color=RIVAL, label="broken" if y == 0 else None)
-    axes.set_yticks(
-        range(len(evidence.corrections)), [plain(c.title) for c in evidence.corrections]
-    )
+    titles = [plain(item.title) for item in evidence.corrections]
+    axes.set_yticks(range(len(titles)), titles)
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.margins(y=0.15)
@@ -240,8 +234,7 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     stand on a line.
     """
     if evidence.num_classes == 2:
-        points = [(plain(title), _look(name), z) for name, title, z in _predictions(evidence, i)]
-        _draw_line(axes, evidence, i, points, [plain(name) for name in names])
+        _draw_line(axes, evidence, i, [plain(name) for name in names])
         return
     plane, outline = plane_of(evidence, i), hull(evidence, i, plane_of(evidence, i))
     frozen = plane.place(evidence.frozen_logits[i])
@@ -286,10 +279,9 @@ def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[
     best = evidence.fixed_logits[i] + evidence.witness[terms] @ table
     if evidence.head is not None:
         best = evidence.head.oracle_logits[i]
-    found = [("frozen", "Frozen", evidence.frozen_logits[i])]
-    if not np.isnan(evidence.margin[i]):
-        found.append(("oracle", "Oracle", best))
-    return found + [(c.name, c.title, c.logits[i]) for c in evidence.corrections]
+    oracle = [("oracle", "Oracle", best)] if not np.isnan(evidence.margin[i]) else []
+    repairs = [(c.name, c.title, c.logits[i]) for c in evidence.corrections]
+    return [("frozen", "Frozen", evidence.frozen_logits[i]), *oracle, *repairs]
 
 
 def _regions(axes: Axes, plane: Plane, names: Sequence[str]) -> None:
@@ -386,16 +378,15 @@ def convex_hull(points: Floats) -> Floats:
 
 
 def _chain(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    kept: list[Any] = []
-    for p in points:
-        while len(kept) > 1 and _turn(kept[-2], kept[-1], p) <= 0:
+    kept: list[tuple[float, float]] = []
+    for x, y in points:
+        while len(kept) > 1:
+            (ox, oy), (ax, ay) = kept[-2:]
+            if (ax - ox) * (y - oy) - (ay - oy) * (x - ox) > 0:  # a turn to the left
+                break
             kept.pop()
-        kept.append(p)
+        kept.append((x, y))
     return kept[:-1]
-
-
-def _turn(o: tuple[float, float], a: tuple[float, float], b: tuple[float, float]) -> float:
-    return (a[0] - o[0]) * (b[1] - o[1]) - (a[1] - o[1]) * (b[0] - o[0])
 
 
 def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
@@ -413,25 +404,19 @@ def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
     return low, high
 
 
-def _draw_line(
-    axes: Axes,
-    evidence: Evidence,
-    i: int,
-    points: Sequence[tuple[str, tuple[str, str], np.ndarray[Any, Any]]],
-    names: Sequence[str],
-) -> None:
-    """One row a prediction, given as title, (marker, colour) and logits; all mixtures as a bar."""
-    own = int(evidence.true_class[i])
-    rows = [title for title, _, _ in points]
-    for row, (_, (marker, colour), logits) in enumerate(points):
+def _draw_line(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
+    """One row per prediction; all mixtures as a bar."""
+    own, points = int(evidence.true_class[i]), _predictions(evidence, i)
+    rows = [plain(title) for _, title, _ in points]
+    for row, (name, _, logits) in enumerate(points):
+        marker, colour = _look(name)
         axes.plot(logits[own] - logits[1 - own], row, marker, color=colour, markersize=9,
                   markeredgecolor="#16191d", markeredgewidth=0.7)  # fmt: skip
     reach = lead_range(evidence, i)
     if reach is not None:
         rows.append("all mixtures")
-        axes.barh(
-            len(rows) - 1, reach[1] - reach[0], 0.4, left=reach[0], color="#0072b2", alpha=0.4
-        )
+        low, high = reach
+        axes.barh(len(rows) - 1, high - low, 0.4, left=low, color="#0072b2", alpha=0.4)
     rows.append("terms, each alone")
     alone = vertices(evidence, i)
     axes.plot(alone[:, own] - alone[:, 1 - own], np.full(len(alone), len(rows) - 1), ".",

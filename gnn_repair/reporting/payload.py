@@ -16,9 +16,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +61,6 @@ PARTS = ("the training nodes", "the validation nodes", "no part", "the test node
 """Where a node can belong in a run; the page says so where that is not the last."""
 SHARED = ("labels", "edge_sources", "edge_recipients")
 """Arrays that are the same for all runs of a graph; the page's own run holds them."""
-_INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4")
 
 
 # Arrays and text ----------------------------------------------------------------------------------
@@ -66,23 +68,24 @@ _INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4")
 
 def narrow(values: NDArray[Any], *, wide: bool = False) -> NDArray[Any]:
     """Integers in the narrowest type that holds them, floats as float32 (float64 if ``wide``)."""
-    if values.dtype.kind == "f":
-        kind = "f8" if wide else "f4"
-    else:
-        low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-        signs = [kind for kind in _INTEGERS if (kind[0] == "i") == (low < 0)]
-        kind = next(k for k in signs if np.iinfo(k).min <= low and high <= np.iinfo(k).max)
-    return np.ascontiguousarray(values, dtype=np.dtype("<" + kind))
+    kind = np.dtype("f8" if wide else "f4")
+    if values.dtype.kind != "f":
+        ends = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        kind = np.result_type(*(np.min_scalar_type(end) for end in ends))
+    return np.ascontiguousarray(values, dtype=kind.newbyteorder("<"))
 
 
-def sparse(name: str, values: NDArray[Any], kept: Flags) -> Arrays:
+def sparse(name: str, rows: int, row: Integers, column: Integers, values: NDArray[Any]) -> Arrays:
     """Rows of which few entries count: how many in each, their columns and their values."""
+    lengths = np.bincount(row, minlength=rows)
+    named = {"lengths": lengths, "columns": column, "values": values}
+    return {f"{name}_{part}": narrow(numbers) for part, numbers in named.items()}
+
+
+def entries(name: str, values: NDArray[Any], kept: Flags) -> Arrays:
+    """The same of a matrix, of which these entries count."""
     row, column = np.nonzero(kept)
-    return {
-        f"{name}_lengths": narrow(np.bincount(row, minlength=len(kept))),
-        f"{name}_columns": narrow(column),
-        f"{name}_values": narrow(values[row, column]),
-    }
+    return sparse(name, len(kept), row, column, values[kept])
 
 
 def as_json(content: Any) -> str:
@@ -107,11 +110,7 @@ def script_safe(content: Any) -> str:
 
 
 def run_payload(
-    evidence: Evidence,
-    *,
-    class_names: Sequence[str] | None = None,
-    node_names: Sequence[str] | None = None,
-    limit: int | None = None,
+    evidence: Evidence, class_names: Any = None, node_names: Any = None, limit: int | None = None
 ) -> tuple[dict[str, Any], Arrays]:
     """The run's words and its arrays; nodes that can be opened, within ``limit``, come first.
 
@@ -185,8 +184,7 @@ def _of_everyone(evidence: Evidence, opened: Integers) -> Arrays:
     arrays["margins"] = narrow(evidence.margin[order], wide=True)
     for j, item in enumerate(evidence.corrections):
         arrays[f"repair_{j}_predictions"] = narrow(item.predictions[order])
-    if evidence.head is not None:
-        head = evidence.head
+    if (head := evidence.head) is not None:
         arrays["head_verdict"] = narrow(head.verdict[order])
         arrays["head_margin"] = narrow(head.margin[order], wide=True)
         # An infinite bound is none, which NaN says.
@@ -231,7 +229,7 @@ def _of_opened(evidence: Evidence, kept: Flags) -> Arrays:
         plain["edge_sources"], plain["edge_recipients"] = evidence.edges
     return {
         **{name: narrow(values) for name, values in plain.items()},
-        **sparse("rival_weights", evidence.rival_weights, evidence.rival_weights > 0),
+        **entries("rival_weights", evidence.rival_weights, evidence.rival_weights > 0),
         **_term_arrays("witness", evidence, kept, evidence.witness, evidence.witness > 0),
         **_class_arrays(evidence, kept),
     }
@@ -249,7 +247,7 @@ def _class_arrays(evidence: Evidence, kept: Flags) -> Arrays:
     asked = np.asarray(found.decided.any(axis=1))
     moved = found.nearest != evidence.coefficients
     return {
-        **sparse("class_shares", share, could),
+        **entries("class_shares", share, could),
         "asked": narrow(np.asarray(asked, np.uint8)),
         "class_open": narrow(np.where(asked, (~found.decided).sum(1), 0)),
         **_term_arrays("nearest", evidence, kept, found.nearest, moved),
@@ -263,24 +261,21 @@ def _term_arrays(
     terms = np.flatnonzero(kept)
     owner = np.searchsorted(evidence.starts, terms, side="right") - 1
     terms, owner = terms[shown[owner]], owner[shown[owner]]
-    return {
-        f"{name}_lengths": narrow(np.bincount(owner, minlength=len(evidence.nodes))),
-        f"{name}_columns": narrow(terms - evidence.starts[owner]),
-        f"{name}_values": narrow(values[terms]),
-    }
+    place = terms - evidence.starts[owner]
+    return sparse(name, len(evidence.nodes), owner, place, values[terms])
 
 
 # Which nodes can be opened ------------------------------------------------------------------------
 
 
-def within_budget(evidence: Evidence, limit: int | None = None) -> Flags:
+def within_budget(evidence: Evidence, limit: int | None) -> Flags:
     """[n]: nodes whose terms are few enough to be shown."""
     terms = np.diff(evidence.starts) * _bytes_a_term(evidence)
     used: Flags = terms <= (limit or EXPLORED_BYTES) // LARGEST
     return used
 
 
-def explored(evidence: Evidence, limit: int | None = None) -> Integers:
+def explored(evidence: Evidence, limit: int | None) -> Integers:
     """Places in the list, ascending, of the nodes that can be opened; all where they fit.
 
     Where they do not, any number of them is spread evenly over the list, which is sorted by right
@@ -381,6 +376,58 @@ def _edges(starts: np.ndarray[Any, Any], each: int) -> list[int]:
     return edges
 
 
+# A server on this machine that knows a page's files and no others ---------------------------------
+
+
+def needs_server(page: Path) -> bool:
+    """Whether a page's terms lie in files beside it."""
+    return any(listed_parts(parts_folder(page)))
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves one page at ``address`` until it is closed."""
+
+    daemon_threads = True
+
+    def __init__(self, page: Path, port: int = 0) -> None:
+        if not page.is_file():
+            raise InputError(f"{page} is no file; name a page that gnn-repair report wrote")
+        super().__init__(("127.0.0.1", port), partial(_Handler, page))
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Answers for the page itself and for its parts by name; nothing else is looked up."""
+
+    def __init__(self, page: Path, *arguments: Any) -> None:
+        self.page = page
+        super().__init__(*arguments, directory=str(page.parent))
+
+    def send_head(self) -> Any:
+        # A foreign site that points its name at this machine is not answered.
+        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        asked = unquote(urlsplit(self.path).path).removeprefix("/") or self.page.name
+        folder, _, name = asked.rpartition("/")
+        part = folder == parts_folder(self.page).name and PART_NAME.fullmatch(name)
+        if host not in ("127.0.0.1", "localhost") or not (part or asked == self.page.name):
+            self.send_error(404)
+            return None
+        self.path = f"/{quote(asked)}"
+        return super().send_head()
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Quiet: the command has said where the page is."""
+
+
 # Other runs, and a ladder's findings --------------------------------------------------------------
 
 
@@ -415,10 +462,8 @@ def _one(title: str, other: Any, own: Evidence) -> dict[str, Any]:
     if other.parts is not None:
         words["parts"] = list(PARTS)
         arrays["node_parts"] = narrow(np.asarray(other.parts, np.int64))
-    for name in ("classes", "names"):
-        words.pop(name)
-    for name in SHARED:
-        arrays.pop(name, None)
+    words = {name: value for name, value in words.items() if name not in ("classes", "names")}
+    arrays = {name: values for name, values in arrays.items() if name not in SHARED}
     return {"title": title, "run": words, "arrays": arrays}
 
 
@@ -432,19 +477,14 @@ def lost_evidence(
     # A ladder of one member speaks for whichever is shown, as other repairs do.
     ladder = ladder.member(member if ladder.num_members > 1 else 0)
     findings = ladder.findings()
-    by_class = {(row.rung, row.label): row for row in findings.rows}
+    gains = {(row.rung, row.label): row.gain for row in findings.rows}
     rows = [
         {
             "rung": rung_title(row.rung),
             "above": rung_title(row.above),
             "words": str(row),
-            "gain": row.gain,
-            "error": row.error,
-            "clear": row.clear,
-            "classes": [
-                by_class[row.rung, label].gain if (row.rung, label) in by_class else None
-                for label in range(classes)
-            ],
+            **{name: getattr(row, name) for name in ("gain", "error", "clear")},
+            "classes": [gains.get((row.rung, label)) for label in range(classes)],
         }
         for row in findings.overall()
     ]

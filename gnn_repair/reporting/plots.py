@@ -50,7 +50,7 @@ def node(
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_exposure(exposure, "plots.node")
+    check_type("exposure", exposure, Exposure, "what gnn_repair.expose returns")
     check_whole("plots.node", "node", node, 0)
     require_outputs(exposure, "classes")
     if target is None:
@@ -83,10 +83,9 @@ def reach(
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_exposure(exposure, "plots.reach")
-    require_outputs(exposure, "classes")
+    evidence = gather(exposure, y, nodes, member=member)
     axes = _axes(ax)
-    draw_margins(axes, gather(exposure, y, nodes, member=member))
+    draw_margins(axes, evidence)
     return axes
 
 
@@ -176,9 +175,3 @@ def _axes(ax: Axes | None) -> Axes:
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(5.2, 3.6), layout="constrained")[1]
-
-
-def _check_exposure(exposure: Any, name: str) -> None:
-    if not isinstance(exposure, Exposure):
-        kind = type(exposure).__name__
-        raise InputError(f"{name} draws an exposure, not a {kind}; give what expose returns")

@@ -45,7 +45,7 @@ from gnn_repair.reporting.payload import (
     split_content,
 )
 from gnn_repair.results.protocol import Protocol
-from gnn_repair.study.rerun import Rerun
+from gnn_repair.study.case import Rerun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,10 +83,9 @@ class PageContext:
     def __post_init__(self) -> None:
         made = {} if self.made is None else self.made
         check_type("made", made, Mapping, "a mapping from words to words")
+        words = {f"made[{name!r}]": value for name, value in made.items()}
         named = ("title", "selection", "dataset", "backbone", "note")
-        words = {name: getattr(self, name) for name in named}
-        words |= {f"made[{name!r}]": value for name, value in made.items()}
-        for name, value in words.items():
+        for name, value in ({n: getattr(self, n) for n in named} | words).items():
             check_type(name, "" if value is None else value, str, "a text")
         columns = RESULT_COLUMNS if self.results is None else getattr(self.results, "columns", ())
         for name in RESULT_COLUMNS:
@@ -142,15 +141,11 @@ def report(
         raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
     asked: dict[str, Any] = {"edge_index": edge_index, "others": True, "answers": answers}
     evidence = gather(exposure, y, nodes, member=member, repairs=repairs, **asked)
-    if context.node_names is None and exposure.n_id is not None:
-        numbers = [str(number) for number in exposure.n_id.tolist()]
-        context = replace(context, node_names=numbers)
-    content, arrays = run_payload(
-        evidence,
-        class_names=context.class_names,
-        node_names=context.node_names,
-        limit=None if single_file else STORED_BYTES,
-    )
+    names = context.node_names
+    if names is None and exposure.n_id is not None:
+        names = [str(number) for number in exposure.n_id.tolist()]
+    limit = None if single_file else STORED_BYTES
+    content, arrays = run_payload(evidence, context.class_names, names, limit)
     best = None
     if val is not None and repairs:
         judged = chosen_nodes(exposure, val, member, "val")
@@ -199,13 +194,12 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
     found = None if evidence.classes is None else evidence.classes.figures
     if found is None or evidence.right.all() or evidence.num_classes < 3:
         return None
-    asked = len(found.true)
+    everyone = len(found.true) == len(evidence.nodes)  # or, with a nonlinear head, errors alone
     chance, more = found.chance, found.excess.words(100, sign="+", unit=" points")
     return {
         "low": 100 * chance.low,
         "high": 100 * chance.high,
-        # With a nonlinear head errors alone may have been asked about.
-        "everyone": 100 * found.true_class_chance.low if asked == len(evidence.nodes) else None,
+        "everyone": 100 * found.true_class_chance.low if everyone else None,
         "words": (
             f"Chance: a class that is neither true nor predicted could win at these errors in "
             f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {more}. "
@@ -216,11 +210,7 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
 
 
 def report_results(
-    results: pd.DataFrame,
-    path: str | Path,
-    *,
-    title: str = "Study",
-    made: Mapping[str, str] | None = None,
+    results: pd.DataFrame, path: str | Path, *, title: str = "Study", made: Any = None
 ) -> Path:
     """Write the overview of a study's results alone, without any node."""
     if results is None:
@@ -265,11 +255,9 @@ def beside_of(run: Rerun, other: Rerun) -> Beside:
 
 def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
     """What a page's footer says of a study's protocol."""
-    made = {
-        "protocol": protocol.digest,
-        "seed": f"{protocol.backbones.seed} (backbone), {protocol.repairs.seed} (repairs)",
-    }
-    return {**made, "command": command} if command else made
+    seeds = f"{protocol.backbones.seed} (backbone), {protocol.repairs.seed} (repairs)"
+    words = {"protocol": protocol.digest, "seed": seeds, "command": command}
+    return {name: text for name, text in words.items() if text}
 
 
 def report_run(
@@ -284,14 +272,8 @@ def report_run(
 ) -> Path:
     """Write the page of a run; it says which run it is.
 
-    Args:
-        run: whose nodes are shown.
-        path: the file to write.
-        results: the study around it.
-        command: what made the page, for its footer.
-        title: the page's heading; model, dataset and split unless given.
-        beside: by title, further runs on the same graph to compare nodes with.
-        single_file: as in ``report``.
+    ``results`` are those of the study around it, ``command`` stands in the footer, and ``beside``
+    are, by title, further runs on the same graph to compare nodes with; the rest as in ``report``.
     """
     context = PageContext(
         title=title or f"{run.exposure.origin}, split {run.split}",
@@ -379,10 +361,10 @@ def _study(
     """The study's cases with the shown one among them; the run alone where there is no study."""
     cases = [] if results is None else cases_of_results(results)
     for index, case in enumerate(cases):
-        if (case["dataset"], case["backbone"]) == (words["dataset"], words["backbone"]):
+        if all(case[name] == words[name] for name in ("dataset", "backbone")):
             return {"cases": cases, "shown": index}
-    place = (words["dataset"], words["backbone"])
-    own = case_of_run(evidence, *place, selection=words["selection"], split=words["split"])
+    names = ("dataset", "backbone", "selection", "split")
+    own = case_of_run(evidence, **{name: words[name] for name in names})
     return {"cases": [own, *cases], "shown": 0}
 
 
@@ -401,15 +383,10 @@ def case_of_run(
     """A run as a case of one split; ``selection`` is what its nodes are called."""
     truth, counts = evidence.true_class, evidence.reach
     right = {item.name: item.predictions == truth for item in evidence.corrections}
-    accuracy: Values = {
-        name: [(split, float(flags.mean()))]
-        for name, flags in {"frozen": evidence.right, **right}.items()
-    }
-    reach: Values = {
-        name: [(split, float(value))]
-        for name in REACH
-        if not np.isnan(value := getattr(counts, name))
-    }
+    right = {"frozen": evidence.right, **right}
+    accuracy: Values = {n: [(split, float(flags.mean()))] for n, flags in right.items()}
+    figures = {name: float(getattr(counts, name)) for name in REACH}
+    reach: Values = {n: [(split, value)] for n, value in figures.items() if not np.isnan(value)}
     kinds = {item.name: item.kind for item in evidence.corrections}
     return _case(dataset, backbone, accuracy, reach, kinds, selection)
 
@@ -442,6 +419,8 @@ def _case(
     on: str = "test nodes",
 ) -> dict[str, Any]:
     """What the page holds of a case: accuracies and reach in percent, support in terms."""
+    paper = {name: published_cell(name, backbone, dataset) for name in (*REACH, *accuracy)}
+    paper = {name: value for name, value in paper.items() if not math.isnan(value)}
     methods = [
         {
             "key": name,
@@ -449,27 +428,16 @@ def _case(
             "kind": (kinds or {}).get(name),
             "values": [100 * value for _, value in values],
             "splits": [split for split, _ in values],
-            "paper": _published(name, dataset, backbone),
+            "paper": paper.get(name),
         }
         for name, values in {"frozen": accuracy["frozen"], **accuracy}.items()
     ]
-    paper = {name: _published(name, dataset, backbone) for name in REACH}
-    return {
-        "dataset": dataset,
-        "backbone": backbone,
-        "on": on,
-        "methods": methods,
-        "reach": {
-            name: [value if name == "support" else 100 * value for _, value in values]
-            for name, values in reach.items()
-        },
-        "paper": {name: value for name, value in paper.items() if value is not None},
+    shares = {
+        name: [value if name == "support" else 100 * value for _, value in values]
+        for name, values in reach.items()
     }
-
-
-def _published(table: str, dataset: str, backbone: str) -> float | None:
-    value = published_cell(table, backbone, dataset)
-    return None if math.isnan(value) else value
+    case = {"dataset": dataset, "backbone": backbone, "on": on, "methods": methods}
+    return case | {"reach": shares, "paper": {n: paper[n] for n in REACH if n in paper}}
 
 
 # The page itself: one HTML file, nothing outside it -----------------------------------------------

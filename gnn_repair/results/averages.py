@@ -156,8 +156,7 @@ def _rank(name: str, first: Iterable[str]) -> tuple[int, str]:
 
 def ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:
     """Published names in the paper's order, then the others by name."""
-    listed = list(first)
-    return sorted(set(names), key=lambda name: _rank(name, listed))
+    return sorted(set(names), key=lambda name: _rank(name, first))
 
 
 def ordered_datasets(records: Iterable[RunRecord]) -> list[str]:
@@ -214,13 +213,9 @@ def wins(winner: Cells, loser: Cells) -> Figure:
     both = [(winner[address], loser[address]) for address in shared]
     published = [(w.published, lo.published, w.digits) for w, lo in both]
     judged = both and not any(math.isnan(one + other) for one, other, _ in published)
-    return Figure(
-        value=_wins((w.value, lo.value, w.digits) for w, lo in both),
-        published=_wins(published) if judged else nan,
-        count=len(both),
-        counted="cases",
-        digits=0,
-    )
+    ours = _wins((w.value, lo.value, w.digits) for w, lo in both)
+    theirs = _wins(published) if judged else nan
+    return Figure(ours, theirs, count=len(both), counted="cases", digits=0)
 
 
 def _wins(pairs: Iterable[tuple[float, float, int]]) -> int:
@@ -231,14 +226,8 @@ def gain(winner: Cells, loser: Cells) -> Figure:
     """The mean advantage over comparable cases."""
     shared = comparable(winner, [address for address in winner if address in loser])
     first, second = average(winner, shared), average(loser, shared)
-    return Figure(
-        value=first.value - second.value,
-        published=first.published - second.published,
-        count=first.count,
-        counted="cases",
-        digits=2,
-        signed=True,
-    )
+    both = first.value - second.value, first.published - second.published
+    return Figure(*both, count=first.count, counted="cases", digits=2, signed=True)
 
 
 def mark_best(repairs: Mapping[str, Cells], frozen: Cells) -> dict[str, dict[Address, Figure]]:
@@ -310,11 +299,8 @@ def panel(
     macro = average(cells, chain(*columns), kind.digits, kind.macro_tolerance)
     rows["average"] = (*(average(cells, column, kind.digits) for column in columns), macro)
     judged = [figure for figure in cells.values() if not math.isnan(figure.difference)]
-    within = sum(not figure.outside for figure in judged)
-    summary = (
-        f"{within} of {counted(len(judged), 'case')} within {kind.tolerance:g} of "
-        "the published value"
-    )
+    within = f"{sum(not figure.outside for figure in judged)} of {counted(len(judged), 'case')}"
+    summary = f"{within} within {kind.tolerance:g} of the published value"
     return Sheet(title, "backbone", (*datasets, "average"), rows, summary if judged else "")
 
 
@@ -338,7 +324,7 @@ def without_published(table: Table) -> Table:
 
 def without_spread(table: Table) -> Table:
     """The same without standard deviations."""
-    sheets = (replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets)
+    sheets = [replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets]
     return replace(table, sheets=tuple(sheets))
 
 

@@ -208,19 +208,18 @@ def differences(
     """
     if paper is None:
         paper, settings = PAPER.settings(), _with_choices(settings)
-    found: dict[str, Any] = {}
+    different: dict[str, Any] = {}
     for name, value in settings.items():
         usual = paper.get(name)
         if isinstance(value, Mapping) and isinstance(usual, Mapping):
             below = differences(value, usual)
-            # Only tables of names (batch sizes) may lack an entry that the paper has.
-            gone = [key for key in usual if key not in value] if name == "sizes" else []
-            below |= dict.fromkeys(gone)
+            if name == "sizes":  # tables of names alone may lack an entry that the paper has
+                below |= dict.fromkeys(key for key in usual if key not in value)
             if below:
-                found[name] = below
+                different[name] = below
         elif name not in paper or value != usual:
-            found[name] = value
-    return found
+            different[name] = value
+    return different
 
 
 def digest_of(tree: Mapping[str, Any]) -> str:
@@ -269,13 +268,13 @@ def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
     if len(content) > LARGEST:
         raise FileFormatError(f"the protocol {path} has more than {LARGEST:,} bytes; check it")
     try:
-        changes = tomllib.loads(content.decode())
+        return changed(base, tomllib.loads(content.decode()))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise FileFormatError(
-            f"the protocol {str(path)[:200]} is not TOML: {reason!s:.300}"
-        ) from error
-    return changed(base, changes)
+        said = f"the protocol {str(path)[:200]} is not TOML: {reason!s:.300}"
+        raise FileFormatError(said) from error
 
 
 def override(protocol: Protocol, assignments: Iterable[str]) -> Protocol:
@@ -300,8 +299,8 @@ DEEPEST = 8
 
 def changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
     """``protocol`` with a tree of changes applied; None takes an entry out of a table."""
-    made: Protocol = _changed(protocol, changes, "")
-    return made
+    new: Protocol = _changed(protocol, changes, "")
+    return new
 
 
 def _literal(text: str) -> Any:

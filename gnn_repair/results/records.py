@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gnn_repair.budget import as_list, check_whole
 from gnn_repair.errors import InputError, suggestion
@@ -131,23 +131,15 @@ _SHORT = ("gcn", "gat", "sage")
 
 
 def stage_keys(
-    protocol: Protocol,
-    dataset: str,
-    backbone: str,
-    versions: Mapping[str, int] | None = None,
+    protocol: Protocol, dataset: str, backbone: str, versions: Mapping[str, int] = VERSIONS
 ) -> dict[str, str]:
     """The key of every stage of a run, by the stage's name."""
-    versions = VERSIONS if versions is None else versions
     changes, size = protocol.differences(), protocol.batches.of(dataset, backbone)
     model = _picked(changes, (*_SIZES, *_budgets(backbone)))
     keys = {}
     for stage, version in versions.items():
-        tree: dict[str, Any] = {
-            "stage": stage,
-            "version": version,
-            "frozen version": versions[FROZEN],
-        }
-        tree["backbone"] = model
+        tree: dict[str, Any] = {"stage": stage, "version": version, "backbone": model}
+        tree["frozen version"] = versions[FROZEN]
         if stage == ORACLE:
             tree[stage] = _picked(changes, ("oracle",))
         elif stage != FROZEN:
@@ -266,19 +258,16 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def parse_object(text: bytes) -> dict[str, Any]:
     """The JSON object in a text."""
+    constants: list[str] = []
     try:
-        content = json.loads(text.decode("utf-8"), parse_constant=_no_constant)
-    except RecordError:
-        raise
+        content = json.loads(text.decode("utf-8"), parse_constant=constants.append)
     except (ValueError, RecursionError) as error:
         raise RecordError("it is truncated or not JSON") from error
+    if constants:
+        raise RecordError("it holds NaN or infinity")
     if not isinstance(content, dict):
         raise RecordError("it is truncated or not JSON")
     return content
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise RecordError("it holds NaN or infinity")
 
 
 def is_newer(content: Mapping[str, Any]) -> bool:
@@ -291,13 +280,11 @@ def parse_record(content: Mapping[str, Any]) -> RunRecord:
     """The record in a JSON object, every part of it checked."""
     if content.get("format") != FORMAT:
         raise RecordError("it is not a result of this package")
-    version = content.get("version")
+    version = f"its format version is {content.get('version')!r:.60}"
     if is_newer(content):
-        raise RecordError(
-            f"its format version is {version}, newer than {VERSION}; update gnn-repair"
-        )
-    if version != VERSION or type(version) is not int:
-        raise RecordError(f"its format version is {version!r:.60}, not {VERSION}")
+        raise RecordError(f"{version}, newer than {VERSION}; update gnn-repair")
+    if content.get("version") != VERSION or type(content["version"]) is not int:
+        raise RecordError(f"{version}, not {VERSION}")
     for part in (FROZEN, "methods", "graph", "environment"):
         if not isinstance(content.get(part), dict):
             raise RecordError(f"it has no {part}")
@@ -333,8 +320,7 @@ def _check_scores(name: str, scores: Any) -> None:
 
 
 def _check_oracle(oracle: Any) -> None:
-    if oracle is None:
-        return
+    oracle = {} if oracle is None else oracle
     if not isinstance(oracle, dict):
         raise RecordError(f"its oracle is {oracle!r:.60}")
     for name, value in oracle.items():
@@ -375,10 +361,7 @@ def unite(there: RunRecord, other: RunRecord) -> RunRecord | None:
     """
     if any(getattr(there, name) != getattr(other, name) for name in _SAME):
         return None
-    tables: list[tuple[Numbers, Numbers]] = [
-        (there.methods, other.methods),
-        (there.stages, other.stages),
-    ]
+    tables: Any = (there.methods, other.methods), (there.stages, other.stages)
     if any(left[name] != right[name] for left, right in tables for name in left.keys() & right):
         return None
     if there.oracle is not None and other.oracle not in (None, there.oracle):

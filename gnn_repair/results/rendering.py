@@ -6,8 +6,9 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
-from math import isnan
+from math import isnan, nan
 from string import ascii_lowercase
 from typing import Any
 
@@ -31,7 +32,7 @@ def number(value: float, digits: int, signed: bool = False) -> str:
     return text.replace("-", MINUS)
 
 
-def own_text(figure: Figure, usual: int) -> str:
+def own_text(figure: Figure, usual: int, noun: bool = True) -> str:
     """Our side of a figure: 88.0 ± 1.2, with the count where it is not the usual one."""
     text = number(figure.value, figure.digits, figure.signed)
     if not isnan(figure.upper) and number(figure.upper, figure.digits) != text:
@@ -39,7 +40,7 @@ def own_text(figure: Figure, usual: int) -> str:
     if not isnan(figure.deviation):
         text += f" ± {number(figure.deviation, figure.digits)}"
     if figure.counted == "splits" and not isnan(figure.value) and figure.count != usual:
-        text += f" [{counted(figure.count, 'split')}]"
+        text += f" [{counted(figure.count, 'split') if noun else figure.count}]"
     return text
 
 
@@ -104,21 +105,12 @@ def markdown(tables: Iterable[Table]) -> str:
         blocks.append(f"## {table.title}")
         for sheet in table.sheets:
             usual = usual_count(sheet)
-            lines = [
-                _line([sheet.corner, *sheet.columns]),
-                _line(["---"] * (len(sheet.columns) + 1)),
-            ]
-            lines += [
-                _line([TITLES.get(name, name), *(_markdown(entry, usual) for entry in row)])
-                for name, row in sheet.rows.items()
-            ]
-            note = remark(sheet)
-            blocks += [f"### {sheet.title}", *([note] if note else []), "\n".join(lines)]
+            rows = [[sheet.corner, *sheet.columns], ["---"] * (len(sheet.columns) + 1)]
+            for name, row in sheet.rows.items():
+                rows.append([TITLES.get(name, name), *(_markdown(entry, usual) for entry in row)])
+            lines = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+            blocks += filter(None, [f"### {sheet.title}", remark(sheet), lines])
     return "\n\n".join(blocks) + "\n"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _markdown(entry: Entry, usual: int) -> str:
@@ -254,17 +246,11 @@ def _macros(sheet: Sheet) -> list[Figure]:
 
 
 def _columns(sheet: Sheet) -> str:
-    texts = [[row[k] for row in sheet.rows.values()] for k in range(len(sheet.columns))]
-    longest = [
-        max((len(entry) for entry in column if isinstance(entry, str)), default=0)
-        for column in texts
-    ]
-    wide = [length > LONG for length in longest]
-    share = PARAGRAPHS / max(3, sum(wide))
-    return "".join(
-        rf"p{{{share:.2f}\linewidth}}" if long else ("l" if length else "r")
-        for long, length in zip(wide, longest, strict=True)
-    )
+    columns = list(zip(*sheet.rows.values(), strict=True)) or [()] * len(sheet.columns)
+    longest = [max((len(e) for e in column if isinstance(e, str)), default=0) for column in columns]
+    share = PARAGRAPHS / max(3, sum(length > LONG for length in longest))
+    wide = rf"p{{{share:.2f}\linewidth}}"
+    return "".join(wide if length > LONG else "l" if length else "r" for length in longest)
 
 
 def _panel(sheet: Sheet, letter: str) -> Iterator[str]:
@@ -290,11 +276,7 @@ def _latex_title(name: str) -> str:
 def _latex_cell(entry: Entry, usual: int) -> str:
     if isinstance(entry, str):
         return escape(entry)
-    text = number(entry.value, entry.digits, entry.signed)
-    if not isnan(entry.deviation):
-        text += f" ± {number(entry.deviation, entry.digits)}"
-    if entry.counted == "splits" and not isnan(entry.value) and entry.count != usual:
-        text += f" [{entry.count}]"
+    text = own_text(replace(entry, upper=nan), usual, noun=False)
     out = rf"\textbf{{{escape(text)}}}" if entry.best else escape(text)
     if not isnan(entry.published):
         out += escape(f" ({number(entry.published, entry.digits, entry.signed)})")

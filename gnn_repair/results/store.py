@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gnn_repair.atomic import as_path, cannot_write, check_target, replacing
 from gnn_repair.budget import as_list, check_type, check_whole
@@ -108,14 +108,15 @@ class ResultsSource(ABC):
 
     def resolve(self, digest: str | None = None) -> str:
         """``digest`` if results of it are here; unless given, the only one or the paper's."""
-        found = self.digests()
-        if digest is None and len(found) > 1 and PAPER.digest not in found:
-            raise InputError(f"{self.root} holds the protocols {', '.join(found)}; choose --digest")
+        held = self.digests()
         if digest is None:
-            digest = found[0] if len(found) == 1 else PAPER.digest
-        if digest in found:
+            if len(held) > 1 and PAPER.digest not in held:
+                said = f"{self.root} holds the protocols {', '.join(held)}; choose --digest"
+                raise InputError(said)
+            digest = held[0] if len(held) == 1 else PAPER.digest
+        if digest in held:
             return digest
-        there = f"it has {', '.join(found[:5])}" if found else "run a study first"
+        there = f"it has {', '.join(held[:5])}" if held else "run a study first"
         raise InputError(f"{self.root} holds no result of protocol {digest!s:.80}; {there}")
 
     def protocol(self, digest: str | None = None) -> Protocol:
@@ -219,7 +220,7 @@ class Store(ResultsSource):
             self.path(record.protocol, record.run, ".failed.json").unlink(missing_ok=True)
 
     def put_failure(self, digest: str, run: Run, error: str, trace: str) -> None:
-        """RunRecord why a run has no result."""
+        """Store why a run has no result."""
         _write(self.path(digest, run, ".failed.json"), {"error": error, "traceback": trace})
 
     def refuse_newer(self, digest: str, run: Run) -> None:
@@ -275,10 +276,10 @@ class Store(ResultsSource):
         path = self.path(digest, run, ".failed.json")
         if not os.path.lexists(path):
             return None
-        recorded: dict[str, Any] = {}
         with suppress(RecordError):
-            recorded = read_object(path)
-        return str(recorded.get("error") or f"unknown; {path} is damaged")[:2000]
+            if error := read_object(path).get("error"):
+                return str(error)[:2000]
+        return f"unknown; {path} is damaged"[:2000]
 
     def runs(self, digest: str) -> list[Run]:
         """What seems to be stored of a protocol, unread; foreign names are said and left out."""
@@ -295,14 +296,13 @@ class Store(ResultsSource):
 def _children(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
     """What lies in a folder under one of these names; others are said and left out."""
     try:
-        found = sorted(folder.iterdir())
-    except NotADirectoryError:
-        leave_out(folder, "it is not a folder of results")
-        return
+        paths = sorted(folder.iterdir())
     except OSError as error:
-        leave_out(folder, f"it cannot be read ({error.strerror})")
+        misplaced = isinstance(error, NotADirectoryError)
+        said = "is not a folder of results" if misplaced else f"cannot be read ({error.strerror})"
+        leave_out(folder, f"it {said}")
         return
-    for path in found:
+    for path in paths:
         if names.fullmatch(path.name):
             yield path
         elif not _BESIDE.fullmatch(path.name):
@@ -356,7 +356,7 @@ class Packed(ResultsSource):
                     f"{path} has more than {LARGEST_FILE:,} bytes; it is no study"
                 )
             with self.root.open("rb") as file:
-                self._header = _header(file, self.root)
+                self._header = _header(file.readline(), self.root)
                 for number, line in enumerate(file, start=2):
                     try:
                         self._add(line)
@@ -396,10 +396,10 @@ class Packed(ResultsSource):
         return sorted(run for held, run in self._records if held == digest)
 
 
-def _header(file: BinaryIO, path: Path) -> dict[str, Any]:
+def _header(line: bytes, path: Path) -> dict[str, Any]:
     header: dict[str, Any] = {}
     with suppress(RecordError):
-        header = parse_object(file.readline())
+        header = parse_object(line)
     if header.get("format") != PACKED_FORMAT:
         raise FileFormatError(f"{path} is not a packed study; make one with 'study pack'")
     if header.get("version") != 1:
@@ -548,10 +548,8 @@ def make_plan(
 
 
 def _cases(todo: list[tuple[Run, tuple[str, ...]]], stack: int | None) -> Iterable[Case]:
-    def key(item: tuple[Run, tuple[str, ...]]) -> tuple[Any, ...]:
-        return item[0].dataset, item[0].backbone, item[1]
-
-    for (dataset, backbone, methods), group in groupby(todo, key):
+    by_case = groupby(todo, lambda item: (item[0].dataset, item[0].backbone, item[1]))
+    for (dataset, backbone, methods), group in by_case:
         splits = tuple(run.split for run, _ in group)
         size = stack or len(splits)
         for first in range(0, len(splits), size):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gnn_repair.budget import as_list, check_type
 from gnn_repair.errors import InputError, suggestion
@@ -14,7 +14,6 @@ from gnn_repair.published import BACKBONE_WORDS, TITLES, published
 from gnn_repair.results.averages import (
     Address,
     Cells,
-    Entry,
     Figure,
     Kind,
     Read,
@@ -175,12 +174,9 @@ def _readout_exposure(records: Sequence[RunRecord]) -> list[Sheet]:
     """What is adjustable in each backbone's last aggregation, and how much of it there is."""
     rows: Rows = {}
     for backbone in ordered((record.backbone for record in records), TITLES):
-        words = BACKBONE_WORDS.get(backbone)
-        rows[backbone] = (
-            ("–", "–", "–", "–")
-            if words is None
-            else (words.term, words.coefficient, str(words.groups), words.fixed)
-        )
+        rows[backbone] = ("–", "–", "–", "–")
+        if (words := BACKBONE_WORDS.get(backbone)) is not None:
+            rows[backbone] = (words.term, words.coefficient, str(words.groups), words.fixed)
     columns = ("adjustable term", "frozen coefficient", "groups", "fixed logits")
     sheet = Sheet("What is adjustable", "backbone", columns, rows)
     terms = Kind(lambda r: ratio(r.number(FROZEN, "terms"), r.number(GRAPH, "nodes")))
@@ -230,13 +226,11 @@ def _time(records: Sequence[RunRecord]) -> list[Sheet]:
             line = sums.setdefault(stage, dict.fromkeys(datasets, 0.0))
             line[record.dataset] += (seconds or 0.0) / 60
     sums["total"] = sums.pop("total", {})
-    rows: Rows = {
-        stage if stage == "frozen" else title_of(stage): tuple(
-            f"{minutes:.2f}" for minutes in (*line.values(), sum(line.values()))
-        )
-        for stage, line in sums.items()
-        if line
-    }
+    rows: Rows = {}
+    for stage, line in sums.items():
+        if line:
+            minutes = (f"{value:.2f}" for value in (*line.values(), sum(line.values())))
+            rows[stage if stage == "frozen" else title_of(stage)] = tuple(minutes)
     return [Sheet("Minutes", "stage", (*datasets, "all"), rows)]
 
 
@@ -300,35 +294,35 @@ def _parameters(records: Sequence[RunRecord]) -> list[Sheet]:
     paper = published_cases()
     sizes = {name: [r.number(name, "parameters") for r in records] for name in PUBLISHED_RANGES}
     rows: Rows = {}
-    for name, ends in PUBLISHED_RANGES.items():
+    for name, (low, high) in PUBLISHED_RANGES.items():
         here = [size for size in sizes[name] if not isnan(size)]
         there = [getattr(case, name) for case in paper]
-        rows[title_of(name)] = tuple(
-            Figure(value, end, digits=0, tolerance=half, counted="")
-            for value, end, half in (
-                (min(here, default=nan), nan, nan),
-                (max(here, default=nan), nan, nan),
-                (min(there), ends[0], HALF_DIGITS[0]),
-                (max(there), ends[1], HALF_DIGITS[1]),
-            )
+        rows[title_of(name)] = (
+            _largest(here, choose=min),
+            _largest(here),
+            _largest(there, low, HALF_DIGITS[0], choose=min),
+            _largest(there, high, HALF_DIGITS[1]),
         )
     columns = ("smallest", "largest", "smallest of the paper's 64", "largest of the paper's 64")
     ranges = Sheet("Numbers of parameters", "method", columns, rows)
     pairs = zip(sizes["node_translation"], sizes["set_translation"], strict=True)
-    mismatches = [ratio(100 * abs(a - b), b) for a, b in pairs]
-    figures: tuple[Entry, ...] = (
-        Figure(max((m for m in mismatches if not isnan(m)), default=nan), digits=3, counted=""),
-        Figure(
-            max(case.mismatch for case in paper),
-            PUBLISHED_MISMATCH,
-            digits=3,
-            tolerance=0.0005,
-            counted="",
-        ),
+    mismatches = [m for m in (ratio(100 * abs(a - b), b) for a, b in pairs) if not isnan(m)]
+    theirs = [case.mismatch for case in paper]
+    both = (
+        _largest(mismatches, digits=3),
+        _largest(theirs, PUBLISHED_MISMATCH, 0.0005, digits=3),
     )
     titles = ("largest mismatch (%)", "largest of the paper's 64 (%)")
-    row = {"Node against set translation": figures}
+    row = {"Node against set translation": both}
     return [ranges, Sheet("Matching of capacities", "comparison", titles, row)]
+
+
+def _largest(
+    values: Sequence[float], end: float = nan, half: float = nan, digits: int = 0, choose: Any = max
+) -> Figure:
+    """One of the values beside the published end of their range."""
+    value = choose(values, default=nan)
+    return Figure(value, end, digits=digits, tolerance=half, counted="")
 
 
 # Beyond the paper: the ladder beside its controls, and where the evidence was lost ----------------

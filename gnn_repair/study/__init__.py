@@ -13,9 +13,8 @@ from gnn_repair.results.records import Case, Run, RunRecord
 from gnn_repair.results.rendering import RENDERERS
 from gnn_repair.results.store import Plan, Store, make_plan
 from gnn_repair.results.tables import TABLES, make_tables
-from gnn_repair.study.engine import Engine, LocalEngine, ProcessEngine
+from gnn_repair.study.engine import Engine, LocalEngine, ProcessEngine, RayEngine
 from gnn_repair.study.grid import Outcome, StudyProgress, Watcher, run_study
-from gnn_repair.study.ray_engine import RayEngine
 from gnn_repair.study.sharding import repaired_logits_sharded, solve_oracle_sharded
 
 __all__ = [

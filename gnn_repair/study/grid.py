@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from torch import nn
 from torch_geometric.data import Data
 from tqdm.auto import tqdm
 
-from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
+from gnn_repair.backbones import OwnNetwork
 from gnn_repair.budget import as_list, check_type
-from gnn_repair.catalog import data_root, find_dataset
-from gnn_repair.checks import as_splits, check_data
-from gnn_repair.datasets import load_dataset
-from gnn_repair.datasets.loading import SPLITS
-from gnn_repair.devices import choose_device, parse_device
-from gnn_repair.errors import InputError, SplitError
-from gnn_repair.methods import METHODS
+from gnn_repair.errors import InputError
 from gnn_repair.published import counted
 from gnn_repair.results.protocol import PAPER, Protocol
 from gnn_repair.results.records import Case, RunRecord, all_runs, check_splits
@@ -35,12 +27,11 @@ from gnn_repair.results.store import (
     Store,
     make_plan,
 )
-from gnn_repair.study.case import Architecture, Settings, build_backbone, run_case
+from gnn_repair.study.case import Architecture, checked_settings, run_case
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
 
 KEEP = ("all", "first", "none")
 """Splits whose trained models a store keeps."""
-Grid = Sequence[str] | Mapping[str, Any]
 
 
 class Watcher:
@@ -89,11 +80,10 @@ class StudyProgress(Watcher):
         self.bar.total = self.total
         self.bar.refresh()
         if plan.cases:
-            text = f"{self.done} of {counted(plan.total, 'run')} stored; "
-            text += f"{counted(len(plan.cases), 'case')} to run"
-            if plan.failed:
-                text += f", {counted(len(plan.failed), 'run')} that failed before among them"
-            self.noted(text)
+            failed = f", {counted(len(plan.failed), 'run')} that failed before among them"
+            stored = f"{self.done} of {counted(plan.total, 'run')} stored"
+            cases = f"{counted(len(plan.cases), 'case')} to run"
+            self.noted(f"{stored}; {cases}{failed if plan.failed else ''}")
 
     def stage(self, case: Case, text: str) -> None:
         """Part of the bar; as a line only now and then, since stages change often."""
@@ -241,108 +231,3 @@ def _collect(
         stored += len(result)
         watcher.finished(case, sum(record.seconds.get("total", 0.0) for record in result))
     return stored, failures
-
-
-# What can be known before the first case is refused then, instead of failing every case -----------
-
-
-def checked_settings(
-    datasets: Grid,
-    backbones: Grid,
-    cases: Sequence[Case],
-    protocol: Protocol,
-    device: str = "auto",
-    root: str | Path | None = None,
-    elsewhere: bool = False,
-    kept_splits: frozenset[int] = frozenset(),
-) -> Settings:
-    """What all cases share, after everything known has been checked.
-
-    Of the devices and files of another machine (``elsewhere``) nothing is known.
-    """
-    if not elsewhere:
-        choose_device(device)
-    elif device != "auto":
-        parse_device(device)
-    load: Any
-    if isinstance(datasets, Mapping):
-        splits = {name: _given(name, data) for name, data in datasets.items()}
-        load = dict(datasets).__getitem__
-    else:
-        named = [find_dataset(name) for name in datasets]
-        if not elsewhere and any(spec.source is not None for spec in named):
-            data_root(root)
-        splits, load = dict.fromkeys(datasets, SPLITS), partial(_load, root, protocol.data.draw)
-    chosen = _architectures(backbones, protocol)
-    for case in cases:
-        for split in case.splits:
-            if split >= splits[case.dataset]:
-                raise SplitError(
-                    f"split {split} does not exist; {case.dataset} has splits 0 to "
-                    f"{splits[case.dataset] - 1}"
-                )
-        again = [
-            name for name in case.methods if "frozen" in getattr(METHODS.get(name), "needs", ())
-        ]
-        if again and isinstance(chosen.get(case.backbone), OwnNetwork):
-            raise InputError(
-                f"{again[0]} trains the backbone again, which a study does with a Backbone alone; "
-                f"leave it out of the methods for {case.backbone!r}, which is an OwnNetwork"
-            )
-    return Settings(protocol, load, chosen, device, kept_splits)
-
-
-def _given(name: str, data: Any) -> int:
-    """Check a graph of the user's own; how many splits it has."""
-    if not isinstance(data, Data):
-        raise InputError(
-            f"dataset {name!r} is a {type(data).__name__}; give a torch_geometric Data with x, "
-            "edge_index, y, train_mask, val_mask and test_mask"
-        )
-    try:
-        check_data(data)
-    except InputError as error:
-        raise type(error)(f"dataset {name!r} cannot be used: {error}") from error
-    return int(as_splits(data.train_mask).shape[1])
-
-
-def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, Architecture]:
-    if isinstance(backbones, Mapping):
-        chosen = {name: _architecture(name, given) for name, given in backbones.items()}
-    else:
-        for name in backbones:
-            find_backbone(name)
-        chosen = {name: BACKBONES[name] for name in backbones}
-    for name, given in chosen.items():
-        if isinstance(given, OwnNetwork):
-            continue
-        try:
-            build_backbone(given, protocol.backbones)
-        except TypeError as error:
-            raise InputError(f"backbone {name!r} cannot be built: {error}") from error
-    return chosen
-
-
-def _architecture(name: str, given: Any) -> Architecture:
-    if isinstance(given, Backbone | OwnNetwork) or (
-        isinstance(given, type) and issubclass(given, Backbone)
-    ):
-        return given
-    builds = issubclass(given, nn.Module) if isinstance(given, type) else callable(given)
-    if builds and not isinstance(given, nn.Module):
-        return OwnNetwork(given, title=getattr(given, "__name__", name))
-    found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
-    remedy = (
-        "a study trains its models itself; give its class, say how it is built with an OwnNetwork "
-        "(docs/howto/backbone.md), or look at a trained model with gnn_repair.expose"
-        if isinstance(given, nn.Module)
-        else "give a Backbone, an OwnNetwork, or what builds a network from the numbers of "
-        "features and classes"
-    )
-    raise InputError(f"backbone {name!r} is {found}, which is no Backbone; {remedy}")
-
-
-@lru_cache(maxsize=1)
-def _load(root: str | Path | None, draw: Any, name: str) -> Data:
-    """A dataset by name; the last one is kept, because cases of a dataset follow each other."""
-    return load_dataset(name, root, draw=draw)

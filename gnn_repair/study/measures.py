@@ -127,10 +127,8 @@ def _figures(verdict: NDArray[Any], wrong: Flags, active: Integers, headed: bool
     }
     if headed:
         possible = proved | undecided
-        counts |= {
-            "possible": int(possible.sum()),
-            "possible_errors": int((possible & wrong).sum()),
-        }
+        counts["possible"] = int(possible.sum())
+        counts["possible_errors"] = int((possible & wrong).sum())
         ratios |= {
             "true_class_reach_possible": (counts["possible"], counts["nodes"]),
             "error_reach_possible": (counts["possible_errors"], counts["errors"]),
@@ -163,10 +161,8 @@ class Displacements(NamedTuple):
 def solve_displacements(exposure: Exposure, shift: Tensor, nodes: Tensor) -> Displacements:
     """Decide of shifts q_v whether they lie in D_v, up to rounding relative to max(1, |q|, |m ℓ|).
 
-    Args:
-        exposure: the frozen model, without a nonlinear head.
-        shift: q, finite, [S, n, C]; a common offset of a node's classes does not matter.
-        nodes: which are asked about, [N, S] bool.
+    Of an exposure without a nonlinear head, shifts [S, n, C], finite, of which a common offset of a
+    node's classes does not matter, and the nodes asked about, [N, S] bool.
     """
     goal = shift.detach().double().cpu().numpy()
     member, position = selection(exposure, nodes)

@@ -28,18 +28,18 @@ otherwise, so ranges do not depend on how many tasks there are."""
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """A range of recipients with their terms, and nothing that the oracle does not read."""
+    """A range of recipients with their terms: one task."""
 
     exposure: Exposure
     """With k nodes and the table rows that its terms point at, numbered anew."""
-    places: Tensor
-    """[k]: the whole exposure's node behind each of its own."""
-    nodes: Tensor
-    """[k, S] bool: which of them are asked for."""
     first: int
     """Position of its first recipient in the whole exposure."""
-    first_term: int
-    """Its first term there."""
+    first_term: int = 0
+    """Its first term there; this and the following are read by the oracle alone."""
+    places: Any = None
+    """[k]: the whole exposure's node behind each of its own."""
+    nodes: Any = None
+    """[k, S] bool: which of them are asked for."""
 
 
 def solve_oracle_sharded(
@@ -51,7 +51,7 @@ def solve_oracle_sharded(
     engine: Engine | None = None,
     threads: int | None = None,
 ) -> Solution:
-    """:func:`solve`, one task a range of recipients; the answer is the same.
+    """:func:`solve`, one task per range of recipients; the answer is the same.
 
     Args:
         exposure: the frozen model's final aggregation.
@@ -106,14 +106,14 @@ def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     state, messages = exposure.state[..., :0], exposure.messages[..., :0]
     slim = replace(exposure, state=state, messages=messages, embedding=None)
     slim = slim if slim.recipients.device.type == "cpu" else slim.to("cpu")
-    made: list[Shard] = []
+    parts: list[Shard] = []
     for first, last in pairwise(cuts):
         if bool(mask[slim.recipients[first:last]].any()):
             part, places, _ = focused(slim, torch.arange(first, last))
             asked = torch.zeros(len(places), mask.shape[1], dtype=torch.bool)
             asked[part.recipients] = mask[places][part.recipients]
-            made.append(Shard(part, places, asked, first, int(ends[first])))
-    return made
+            parts.append(Shard(part, first, int(ends[first]), places, asked))
+    return parts
 
 
 def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) -> Solution:
@@ -133,15 +133,6 @@ def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) ->
 
 
 # A fitted repair ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Ranges:
-    """Consecutive ranges of recipients, for one task."""
-
-    exposure: Exposure
-    first: int
-    """Position of its first recipient in the whole exposure."""
 
 
 def repaired_logits_sharded(
@@ -176,14 +167,14 @@ def repaired_logits_sharded(
     each = -(-ranges // min(shards, max(1, ranges))) * size
     place = exposure.to("cpu")
     tasks = [
-        Ranges(focused(place, positions).exposure, int(positions[0]))
+        Shard(focused(place, positions).exposure, int(positions[0]))
         for positions in torch.arange(exposure.num_recipients).split(each)
     ]
     parts = _mapped(engine, "repair", _work, tasks, (fitted, threads, size))
     return torch.cat(parts, dim=1)
 
 
-def _work(shared: tuple[FittedRepair[Any], int, int], task: Ranges, tell: Tell) -> Tensor:
+def _work(shared: tuple[FittedRepair[Any], int, int], task: Shard, tell: Tell) -> Tensor:
     fitted, threads, size = shared
     parts = torch.arange(task.exposure.num_recipients).split(size)
     before = torch.get_num_threads()

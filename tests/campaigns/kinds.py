@@ -651,6 +651,155 @@ class LinkModel(Parts):
         return self.scored(self.embed(x, edge_index, s), edge_label_index)
 
 
+# Further spellings: several rows per recipient, attention of queries, structure beside links ------
+
+
+def two_kinds(u: Tensor, s: Any) -> tuple[Tensor, Tensor]:
+    """Two relations by the sender's number, and the factor of every edge."""
+    kind = u % 2
+    return kind, (torch.ones(len(u), 2).double() * s)[torch.arange(len(u)), kind]
+
+
+@with_heads
+def above(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    """Two matrices one above the other, as torch-rgcn has them."""
+    (kind, weight), size = two_kinds(u, s), (2 * NODES, NODES)
+    both = torch.sparse_coo_tensor(torch.stack([kind * NODES + v, u]), weight, size) @ h
+    weights = torch.stack([m.value.weight, m.key.weight.t() @ m.query.weight])
+    return torch.einsum("rni,rio->no", both.view(2, NODES, WIDTH), weights)
+
+
+@with_heads
+def batch_of_matrices(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    kind, weight = two_kinds(u, s)
+    both = torch.zeros(2, NODES, NODES).double().index_put((kind, v, u), weight) @ h
+    return m.join(torch.cat([both[0], both[1]], 1)).relu()
+
+
+@with_heads
+def rows_by_kind(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    kind, weight = two_kinds(u, s)
+    both = total(h[u] * weight.unsqueeze(1), 2 * v + kind, 2 * NODES) / 3
+    return m.join(both.view(NODES, 2 * WIDTH))
+
+
+NODE_MODELS |= {
+    "one above the other": above,
+    "batch of matrices": batch_of_matrices,
+    "rows by kind": rows_by_kind,
+}
+
+
+def all_types(p: Tensor, a: Tensor, u: Tensor, v: Tensor, weight: Any, start: Any = 0) -> Tensor:
+    """A product with one matrix of all types, in which authors hear papers, too."""
+    size, row = PAPERS + AUTHORS, torch.zeros_like(u) + start
+    places = torch.cat([torch.stack([row + v, u + PAPERS]), torch.stack([row + u + PAPERS, v])], 1)
+    numbers = torch.cat([ones(u, 1.0).view(-1) * weight, torch.ones(len(u)).double()])
+    shape = (int(row.max()) + size, size)
+    return torch.sparse_coo_tensor(places, numbers, shape) @ torch.cat([p, a])
+
+
+def types_above(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    kind, weight = two_kinds(u, s)
+    both = all_types(p, a, u, v, weight, kind * (PAPERS + AUTHORS))
+    return m.join(both.view(2, -1, WIDTH).transpose(0, 1).flatten(1))[:PAPERS]
+
+
+def layers_by_index(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    """A matrix per type, picked by every row's own type."""
+    weights = torch.stack([m.value.weight, m.key.weight.t() @ m.query.weight])
+    kind = torch.tensor([0] * PAPERS + [1] * AUTHORS)
+    rows = torch.einsum("ni,nio->no", torch.cat([p, a]), weights[kind])
+    return total(rows[u + PAPERS] * s, v, PAPERS)
+
+
+TYPED_MODELS |= {
+    "one above the other": types_above,
+    "one matrix": lambda m, a, p, u, v, s: all_types(p, a, u, v, ones(u, s).view(-1))[:PAPERS],
+    "layers by index": layers_by_index,
+}
+
+
+@with_heads
+def by_parity(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    """Nodes of two kinds pooled apart, side by side."""
+    kind, weight = two_kinds(places(b), s)
+    pooled = scatter(h * weight.unsqueeze(1), 2 * b + kind, 0, 2 * (int(b.max()) + 1))
+    return m.join(pooled.view(-1, 2 * WIDTH))
+
+
+@with_heads
+def merged_heads(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    """A query per head, graphs and heads along one axis as nn.MultiheadAttention has them."""
+    rows, there = to_dense_batch(h, b)
+    weight = m.heads(rows).masked_fill(~there.unsqueeze(-1), -1e30).softmax(1)
+    weight = weight * to_dense_batch(ones(b, s).expand(-1, 2), b)[0]
+    values = rows.view(len(rows), -1, 2, 2).transpose(1, 2).flatten(0, 1)
+    return torch.bmm(weight.mT.reshape(len(values), 1, -1), values).view(len(rows), WIDTH)
+
+
+def virtual_rows(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    """Only the rows of nodes that are appended, one per graph, and hear all others."""
+    size = int(b.max()) + 1
+    rows = torch.cat([h, m.value.bias.expand(size, -1)])
+    return (rows + total(m.value(rows)[: len(h)] * s, b + len(h), len(rows)))[len(h) :]
+
+
+def adaptive(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    return F.adaptive_avg_pool1d(to_dense_batch(h * s, b)[0].mT, 1).squeeze(-1)
+
+
+GRAPH_MODELS |= {
+    "kinds side by side": by_parity,
+    "heads and graphs on one axis": merged_heads,
+    "appended virtual nodes": virtual_rows,
+    "adaptive average": adaptive,
+    "products of channels": lambda m, h, b, s: global_mean_pool(
+        (h[:, :2, None] * h[:, None, 2:]).flatten(1) * s, b),
+    "counted from the first node": lambda m, h, b, s: global_mean_pool(
+        (h - h[starts(b)][b]).abs() * s, b),
+}  # fmt: skip
+
+
+def hops_between(a: Tensor) -> Tensor:
+    """[N, N] steps from node to node, 9 at most."""
+    far = torch.where(a > 0, 1.0, 9.0).double().fill_diagonal_(0)
+    for k in range(NODES):
+        far = torch.minimum(far, far[:, k, None] + far[k])
+    return far
+
+
+def completed(m: Any, z: Tensor, y: Tensor, e: Tensor, a: Tensor) -> Tensor:
+    """NCNC: neighbours of one end alone count as far as the model expects the missing link."""
+    link, node = (a[e[1]] * (1 - a[e[0]])).nonzero(as_tuple=True)
+    known = (y[e[0][link]] * y[node]).sum(1).sigmoid()
+    both = common(a, e).index_put((link, node), known) @ y
+    return m.two(torch.cat([z[e[0]] * z[e[1]], both], 1)).view(-1)
+
+
+LINK_MODELS |= {
+    "steps between the ends": lambda m, z, y, e, a: (
+        z[e[0]] * F.embedding(hops_between(a)[e[0], e[1]].long() % 3, m.head.weight) * z[e[1]]
+    ).sum(1),
+    "completed common neighbours": completed,
+    "attention to what is near": lambda m, z, y, e, a: (z[e[0]] * (m.score(y).t().masked_fill(
+        torch.minimum(*hops_between(a)[e]) > 1, -torch.inf).softmax(1) @ y)).sum(1) + dot(z, e),
+    "weighted walks": lambda m, z, y, e, a: dot(z, e)
+    + torch.linalg.matrix_power((y @ y.t()).masked_fill(a == 0, -1e9).softmax(1), 3)[e[0], e[1]],
+    "triangles of the ends": lambda m, z, y, e, a: dot(z, e)
+    * (1 + torch.einsum("ij,jk,ki->i", a, a, a)[e].prod(0)).log(),
+    "gravity": lambda m, z, y, e, a: a.sum(0)[e[1]].log1p()
+    - (z[e[0]] - z[e[1]]).pow(2).sum(1).log(),
+    "other rule on edges": lambda m, z, y, e, a: torch.where(
+        a[e[0], e[1]] > 0, dot(z, e), m.two(torch.cat([z[e[0]], z[e[1]]], 1)).view(-1)),
+    "rotation": lambda m, z, y, e, a: 4 - torch.stack([
+        z[e[0], :2] * 0.6 - z[e[0], 2:] * 0.8 - z[e[1], :2],
+        z[e[0], :2] * 0.8 + z[e[0], 2:] * 0.6 - z[e[1], 2:]]).norm(dim=0).sum(1),
+    "hyperbolic": lambda m, z, y, e, a: -torch.acosh(
+        1 + (z[e[0]] - z[e[1]]).pow(2).sum(1) / (1 + z[e].pow(2).sum(2).prod(0))),
+}  # fmt: skip
+
+
 # The judge ----------------------------------------------------------------------------------------
 
 

@@ -18,9 +18,8 @@ from torch_geometric.data import Data
 
 from gnn_repair.catalog import DATASETS, DatasetSpec, Statistics
 from gnn_repair.checks import check_data
-from gnn_repair.datasets import load_dataset, stratified_splits
-from gnn_repair.datasets.checking import compare
-from gnn_repair.datasets.loading import CacheWarning, entries, load
+from gnn_repair.datasets import load_dataset, loading, stratified_splits
+from gnn_repair.datasets.loading import CacheWarning, compare, entries, load
 from gnn_repair.errors import DatasetError, SplitError
 
 # Files in the heterophilous format, from disk to graph: generated, altered, missing, fetched.
@@ -394,3 +393,24 @@ def test_a_graph_without_edges_keeps_its_loops() -> None:
 def test_an_edge_to_nowhere_is_refused() -> None:
     with pytest.raises(DatasetError, match="names node 4, but the nodes are 0 to 3"):
         entries(torch.tensor([[0], [4]]), num_nodes=4)
+
+
+def test_every_draw_has_a_cached_graph_of_its_own(
+    arrays: Arrays, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, root = place("roman-empire", arrays)
+    parse, parsed = loading._parse, []
+
+    def drawn(spec: DatasetSpec, folder: Path, draw: Any) -> Any:
+        parsed.append(draw)
+        data = parse(spec, folder, draw)
+        if draw == "numpy":
+            data.train_mask, data.test_mask = data.test_mask, data.train_mask
+        return data
+
+    monkeypatch.setattr(loading, "_parse", drawn)
+    torch_first, numpy, again = (load(spec, root, draw) for draw in ("torch", "numpy", "torch"))
+    assert parsed == ["torch", "numpy"]
+    torch.testing.assert_close(numpy.test_mask, torch_first.train_mask)
+    torch.testing.assert_close(again.train_mask, torch_first.train_mask)
+    assert not torch.equal(numpy.train_mask, torch_first.train_mask)

@@ -21,10 +21,16 @@ from torch_geometric.utils import remove_self_loops
 import gnn_repair as gr
 from gnn_repair.catalog import DATASETS, missing_files
 from gnn_repair.checks import as_splits
-from gnn_repair.datasets import load_dataset, motif_graphs, stratified_splits
-from gnn_repair.datasets.checking import check_dataset, compare
-from gnn_repair.datasets.motifs import RINGS
-from gnn_repair.datasets.planted_outputs import planted_labels, planted_links, planted_values
+from gnn_repair.datasets import (
+    load_dataset,
+    motif_graphs,
+    planted_labels,
+    planted_links,
+    planted_values,
+    stratified_splits,
+)
+from gnn_repair.datasets.generated import RINGS
+from gnn_repair.datasets.loading import check_dataset, compare
 from gnn_repair.datasets.splits import part_sizes
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.published import published

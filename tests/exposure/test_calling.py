@@ -16,6 +16,8 @@ from torch_geometric.nn import GCNConv, GraphConv, HeteroConv, SAGEConv, global_
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure.calling import EXPECTED_SLACK, check_expected
+from gnn_repair.exposure.pieces import EXACT
 from tests.helpers.models.convolutions import NODES, graph
 from tests.helpers.models.output_models import NODES as NODES_OUTPUTS
 from tests.helpers.models.output_models import HeadedGcn, Network, OgbSage, PpiGat, several
@@ -597,3 +599,20 @@ def test_labels_of_one_of_several_node_types():
         loudest = float(heard.max()) if heard.numel() else 0.0
         assert solution.margin[i] == pytest.approx(float(fixed[node, label]) + loudest, abs=1e-12)
     assert "author" in str(solution[int(solution.reachable.argmax())])
+
+
+@pytest.mark.parametrize("huge", [1.0, 1e3, 1e9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_huge_row_excuses_no_other_beyond_its_share_of_the_mean(huge, dtype) -> None:
+    logits = torch.ones(100, 3, dtype=dtype)
+    logits[0] = huge
+    slack = EXPECTED_SLACK * max(EXACT[dtype], 4 * torch.finfo(dtype).eps) * float(logits.mean())
+    for times, fits in ((0.5, True), (3.0, False)):
+        theirs = logits.double().clone()
+        theirs[7, 1] += times * slack
+        theirs = theirs.to(dtype)
+        if fits:
+            check_expected(theirs, logits, False, "forward(x)")
+        else:
+            with pytest.raises(InputError, match=r"at 1 of 100 nodes \(the first is node 7\)"):
+                check_expected(theirs, logits, False, "forward(x)")

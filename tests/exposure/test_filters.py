@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -431,7 +432,7 @@ def test_every_spelling_is_reweighted_message_by_message(name: str) -> None:
     model: Any = kind(how).double()
     data = graph_spellings()
     exposure = expose(model, data)
-    assert exposure.head is None and len(exposure.groups) == groups
+    assert exposure.head is None and len(exposure.groups) == groups and not exposure.scope
     lam, model.ratio = reweighted(exposure)
     with torch.no_grad():
         truth = model(data.x, data.adj if kind is Dense else data.edge_index)
@@ -495,3 +496,110 @@ def test_trained_rows_of_nodes_are_copied() -> None:
     with torch.no_grad():
         model.rows.add_(1.0)
     torch.testing.assert_close(exposure.messages, before)
+
+
+class HopsAddedUp(nn.Module):
+    """Â x + Â² x + Â³ x, added up in another way each."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.lin = how, nn.Linear(5, 4)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        h = self.lin(x)
+        hops = [adj @ h, adj @ (adj @ h), adj @ (adj @ (adj @ h))]
+        if self.how == "sum of a list":
+            return sum(hops)  # type: ignore[return-value]
+        out = torch.zeros_like(h)
+        for hop in hops:
+            out = out.add_(hop) if self.how == "in place" else out + hop
+        return out
+
+
+@pytest.mark.parametrize("how", ["from zeros", "in place", "sum of a list"])
+def test_hops_that_are_added_up_from_zero_are_one_filter(how: str) -> None:
+    torch.manual_seed(0)
+    exposure = expose(HopsAddedUp(how).double(), {"x": plain().x.double(), "adj": hop()})
+    dense = torch.zeros(NODES, NODES, dtype=torch.float64)
+    owner = torch.repeat_interleave(exposure.segments.diff())
+    dense[owner, exposure.sources[exposure.rows.long()].long()] = exposure.coefficients[0]
+    assert exposure.num_groups == 1
+    torch.testing.assert_close(dense, power(1) + power(2) + power(3))
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+@pytest.mark.parametrize("kind", [pyg.SGConv, pyg.TAGConv, pyg.SSGConv])
+def test_the_last_of_several_hops_is_said_to_be_the_last_only(kind: Any, hops: int) -> None:
+    more = {"alpha": 0.1} if kind is pyg.SSGConv else {}
+    data = plain()
+    model = kind(data.num_features, 3, K=hops, **more).double()
+    for asked in ("paths", "last"):
+        exposure = expose(model, data, hops=asked)
+        assert exposure.scope == ("last hop only" if asked == "last" and hops > 1 else "")
+
+
+class Rest(nn.Module):
+    """A product, and what follows it."""
+
+    def __init__(self, rest: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.enter, self.lin = nn.Linear(FEATURES, CLASSES), nn.Linear(CLASSES, CLASSES)
+        self.rest, self.matrix = rest, torch.eye(NODES_SPELLINGS, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(self, self.enter(x))
+
+
+FIRST = torch.arange(NODES_SPELLINGS) < NODES_SPELLINGS // 2
+
+
+def _rows_set(self: Any, h: Tensor) -> Tensor:
+    z = self.matrix @ h
+    z[FIRST] = 0.5
+    z[-3:] = h[-3:]
+    return self.lin(z)
+
+
+def _in_inference_mode(self: Any, h: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return self.lin(torch.matmul(self.matrix, h))
+
+
+def _two_largest(self: Any, h: Tensor) -> Tensor:
+    z = self.matrix @ h
+    top = z.topk(2, 1)
+    return torch.zeros_like(z).scatter(1, top.indices, top.values)
+
+
+def _from_the_left(self: Any, h: Tensor) -> Tensor:
+    matrix = torch.zeros(NODES_SPELLINGS, NODES_SPELLINGS, dtype=torch.float64)
+    source, target = self.matrix.t().nonzero().t()
+    matrix[source, target] = torch.tensor(self.matrix[target, source].tolist(), dtype=torch.float64)
+    return (self.lin(h).t() @ matrix).t()
+
+
+RESTS: dict[str, tuple[Callable[[Any, Tensor], Tensor], bool]] = {
+    "rows set": (_rows_set, False),
+    "where by node": (lambda s, h: torch.where(FIRST[:, None], s.matrix @ h, s.lin(h)), False),
+    "inference mode": (_in_inference_mode, False),
+    "vmap": (lambda s, h: torch.vmap(lambda row: s.lin(row @ h))(s.matrix), False),
+    "from the left, made inside": (_from_the_left, False),
+    "two largest": (_two_largest, True),
+    "distances": (lambda s, h: -torch.cdist(s.matrix @ h, s.lin.weight), True),
+}
+"""What follows the product, and whether that is nonlinear."""
+
+
+@pytest.mark.parametrize("name", RESTS)
+def test_what_follows_a_product_is_followed(name: str) -> None:
+    rest, nonlinear = RESTS[name]
+    torch.manual_seed(5)
+    model, data = Rest(rest).double(), graph_spellings()
+    model.matrix = data.adj * torch.rand(NODES_SPELLINGS, NODES_SPELLINGS, dtype=torch.float64)
+    exposure = expose(model, {"x": data.x})
+    assert (exposure.head is not None) == nonlinear and not exposure.held
+    lam, ratio = reweighted(exposure)
+    model.matrix = model.matrix * ratio[0]
+    with torch.no_grad():
+        truth = model(data.x)
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)

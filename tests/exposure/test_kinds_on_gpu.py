@@ -19,8 +19,7 @@ from torch_geometric.nn import (
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
-from gnn_repair.datasets import generate_publications, motif_graphs
-from gnn_repair.datasets.planted_outputs import planted_labels, planted_values
+from gnn_repair.datasets import generate_publications, motif_graphs, planted_labels, planted_values
 
 pytestmark = [
     pytest.mark.gpu,

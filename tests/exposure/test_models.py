@@ -659,6 +659,14 @@ CASES_SAMPLE = cases()
 FOUND = {
     "nodes: both ends joined": "exact",
     "nodes: edge convolution before a perceptron": "exact",
+    "nodes: one above the other": "exact",
+    "nodes: batch of matrices": "exact",
+    "nodes: rows by kind before a perceptron": "exact",
+    "types: one above the other": "exact",
+    "types: one matrix": "exact",
+    "graphs: kinds side by side": "exact",
+    "graphs: heads and graphs on one axis": "exact",
+    "graphs: adaptive average before a perceptron": "exact",
     "graphs: centre node joined": "held",
     "graphs: set to set": "held",
     "graphs: einsum of a masked batch": "exact",
@@ -674,6 +682,8 @@ FOUND = {
     "links: gathered, in one forward": "exact",
     "links: attention between ends, encode and decode": "exact",
     "links: NCN, encode and decode": "held",
+    "links: completed common neighbours, encode and decode": "held",
+    "links: attention to what is near, in one forward": "held",
     "links: end of the next link, encode and decode": "held",
     "links: largest of all, in one forward": "held",
     "links: beside the mean link, encode and decode": "held",
@@ -699,3 +709,23 @@ def test_answers_about_links_say_what_is_held():
     exposure = gr.expose_links(model, data)
     assert "the decoder" in exposure.mixture.scope
     assert "held" in str(gr.solve(exposure, "flip", [0])[0])
+
+
+@pytest.mark.parametrize("conv", [pyg.GCNConv, pyg.SAGEConv])
+def test_what_messages_contribute_is_in_double_precision_of_a_float32_model(conv: Any) -> None:
+    torch.manual_seed(0)
+    data, last, linear = graph_contributions(), conv(5, 8), nn.Linear(8, CLASSES)
+    x = data.x = data.x.float()
+
+    model = pyg.Sequential("x, edge_index", [(last, "x, edge_index -> x"), linear])
+    exposure = expose(model, data)
+    weight = linear.weight.double()
+    if conv is pyg.GCNConv:
+        told = last.lin(x).double() @ weight.t()
+    else:
+        told = x.double() @ (weight @ last.lin_l.weight.double()).t()
+    assert exposure.coefficients.dtype == torch.float32
+    found = exposure.contributions[0]
+    torch.testing.assert_close(
+        found, told[exposure.sources.long()].detach(), rtol=1e-13, atol=1e-13
+    )

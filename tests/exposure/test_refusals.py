@@ -17,6 +17,7 @@ from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure import from_model as exposing
 from gnn_repair.exposure.record import build as sizes
+from gnn_repair.exposure.record import replay as replaying
 from tests.helpers.models.awkward import (
     AWKWARD,
     CLAIMED,
@@ -433,3 +434,55 @@ def test_whatever_moves_a_node_is_in_the_mixture_or_named(name: str) -> None:
     except ExposureRefused:
         return
     assert not found
+
+
+@pytest.mark.parametrize("machine", [None, 5, 9])
+@pytest.mark.parametrize("container", [None, 5, 9])
+def test_the_least_memory_that_is_told_is_what_is_left(
+    machine: int | None, container: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reader(told: int | None) -> Any:
+        return lambda: int("max" if told is None else told)  # no limit is written as a word
+
+    monkeypatch.setattr(sizes, "_meminfo", reader(machine))
+    monkeypatch.setattr(sizes, "_control_group", reader(container))
+    told = [one for one in (machine, container) if one is not None]
+    assert sizes.available_memory() == (min(told) if told else None)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("gap", [1.0, float("nan")])
+def test_a_model_that_differs_at_any_draw_is_not_certified(
+    at: int, gap: float, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = iter([0.0] * at + [gap] + [0.0] * (1 - at))
+    monkeypatch.setattr(replaying, "relative_gap", lambda *_: next(given))
+    with pytest.raises(ExposureRefused, match=r"no rounding|gives NaN"):
+        expose(Net(), data)
+
+
+class LoopOverEdges(nn.Module):
+    """A layer that adds one row at a time to a table of zeros, and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.lin = nn.Linear(5, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.enter(x)
+        out = torch.zeros_like(h)
+        for source, target in edge_index.t().tolist():
+            out[target] += h[source]
+        sent = self.lin(out.tanh())[edge_index[0]]
+        return torch.zeros(len(x), 4, dtype=x.dtype).index_add(0, edge_index[1], sent)
+
+
+def test_rows_that_python_adds_one_by_one_are_an_earlier_layer() -> None:
+    torch.manual_seed(0)
+    data = graph()
+    data = Data(x=data.x, edge_index=data.edge_index[:, data.edge_index[1] != 3])
+    exposure = expose(LoopOverEdges().double(), data)
+    assert [str(part) for part in exposure.held] == ["the forward of LoopOverEdges (add)"]
+    owner = torch.repeat_interleave(exposure.segments.diff())
+    told = torch.stack([exposure.sources[exposure.rows.long()].long(), owner])
+    assert sorted(told.t().tolist()) == sorted(data.edge_index.t().tolist())

@@ -178,3 +178,15 @@ def test_sizes_that_would_be_read_past_their_end_are_refused():
         pair_scores(pattern, torch.ones(4), table, two, 3, 0.2)
     with pytest.raises(InputError, match=r"by_recipient has shape \[2, 3\] instead of \[2, 4\]"):
         spread(pattern, table, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shift", [-1e4, -100.0, 0.0, 100.0, 1e4])
+def test_a_softmax_does_not_change_with_what_all_scores_have_in_common(device, shift):
+    """Also where exp of a score is 0 or infinite: one common shift per row of entries."""
+    pattern = random_pattern()
+    scores = torch.randint(-8, 8, (300, 3), generator=torch.Generator().manual_seed(0)).float()
+    common = shift * (1 + torch.arange(pattern.num_rows).remainder(3))[pattern.recipients.long()]
+    found = segment_softmax(pattern.to(device), (scores + common.unsqueeze(1)).to(device)).cpu()
+    expected = plain_softmax(pattern, scores.double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -310,3 +311,24 @@ def test_a_bad_factory_is_one_sentence(run, tmp_path, monkeypatch, name):
     (tmp_path / "factory_of_check.py").write_text(FACTORY)
     code, _, err = run("check", name, "--baseline", "b.json", "--save")
     assert code == 2 and len(err.splitlines()) == 1 and not (tmp_path / "b.json").exists()
+
+
+def test_proofs_of_a_member_are_tried_on_that_member(tmp_path):
+    """Two members beside each other are what each is alone, whatever is broken."""
+
+    def broken(*tables):
+        """By pairs of one member's table before and after."""
+        stacks = []
+        for parts in zip(*[map(exposed, pair) for pair in tables], strict=True):
+            names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
+            beside = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+            stacks.append(replace(parts[0], **beside))
+        before, after = stacks
+        save_baseline(solve(before, TRUE), tmp_path / "kept")
+        found = compare(solve(after, TRUE), tmp_path / "kept", after).broken
+        return found.drop(columns="member").to_dict("records")
+
+    pairs = list(itertools.product((BEFORE, AFTER), repeat=2))
+    assert [len(broken(pair)) for pair in pairs] == [0, 2, 2, 0]
+    for one, other in itertools.product(pairs, repeat=2):
+        assert broken(one, other) == broken(one) + broken(other)

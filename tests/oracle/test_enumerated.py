@@ -14,9 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_repair.oracle import class_reach, reach, solve, summarise
+from gnn_repair.oracle import (
+    class_reach,
+    confusion_by_reach,
+    reach,
+    solve,
+    source_ranking,
+    summarise,
+)
 from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
-from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 from gnn_repair.oracle.metrics import summarise_labels
 from gnn_repair.oracle.questions.relaxed import RelaxedMargins
 from gnn_repair.results.protocol import OracleProtocol

@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.explain import Explainer
 from torch_geometric.explain.metric import fidelity, unfaithfulness
 from torch_geometric.nn import (
+    FastRGCNConv,
     GATConv,
     GCNConv,
     GINConv,
@@ -437,3 +438,31 @@ def test_values_of_graphs() -> None:
     ranges = gr.value_range(exposure)
     torch.testing.assert_close(torch.as_tensor(ranges.low), low[:, 0], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(torch.as_tensor(ranges.high), high[:, 0], rtol=1e-9, atol=1e-9)
+
+
+class Relations(torch.nn.Module):
+    """Two relations in one sum: every edge is in one of two groups."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = GCNConv(features, 8), FastRGCNConv(8, classes, 2)
+
+    def forward(self, x, edge_index, edge_type):
+        return self.last(self.first(x, edge_index).relu(), edge_index, edge_type)
+
+
+def test_an_edge_of_one_group_is_masked_by_the_ratio_of_that_group(graph):
+    model = Relations(graph.num_features, 3).double()
+    explainer = explainer_of(model, OracleExplainer())
+    kinds = torch.arange(graph.num_edges) % 2
+    explanation = explainer(graph.x, graph.edge_index, target=graph.y, edge_type=kinds)
+    assert explanation.group_mask.shape[1] == 2
+    given = graph.x, graph.edge_index, None, explanation.edge_mask
+    seen = explainer.get_masked_prediction(*given, edge_type=kinds).detach()
+    own = seen.gather(1, graph.y[:, None])[:, 0]
+    rivals = seen.scatter(1, graph.y[:, None], -torch.inf).amax(1)
+    np.testing.assert_allclose((own - rivals).numpy(), explanation.solution.margin, atol=1e-9)
+    twice = graph.edge_index.repeat(1, 2), kinds.new_tensor([0, 1]).repeat_interleave(len(kinds))
+    with pytest.raises(InputError):  # two groups of one pair of nodes are no mask of its edges
+        explainer(graph.x, twice[0], target=graph.y, edge_type=twice[1])

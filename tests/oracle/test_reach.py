@@ -15,8 +15,7 @@ from torch_geometric.nn import GCN
 import gnn_repair as gr
 from gnn_repair import published
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import ClassReach, Reach, reach, solve
-from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
+from gnn_repair.oracle import ClassReach, Reach, confusion_by_reach, reach, solve, source_ranking
 from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
 from gnn_repair.reporting.evidence import chosen_nodes
 from gnn_repair.results.protocol import OracleProtocol

@@ -17,9 +17,9 @@ from gnn_repair.repair.baselines import (
     TABLE_BYTES,
     correct_and_smooth,
     jobs_at_once,
-    normalised_adjacency,
     sources_to_recipients,
 )
+from gnn_repair.repair.evidence import normalised_adjacency
 from tests.helpers.repair.toy_exposures import NODES, toy_exposure, toy_graph
 
 # Temperature scaling and Correct-and-Smooth against independent computations.
@@ -133,7 +133,7 @@ def test_sparse_and_dense_operators_agree(density, monkeypatch):
     entries, soft, labels = random_problem(7, density=density)
     operator = normalised_adjacency(entries, 40)
     assert (operator.layout == torch.strided) == (density == 0.5)
-    monkeypatch.setattr("gnn_repair.repair.baselines.DENSE_ABOVE", 0.0 if density < 0.1 else 1.0)
+    monkeypatch.setattr("gnn_repair.repair.evidence.DENSE_ABOVE", 0.0 if density < 0.1 else 1.0)
     other = normalised_adjacency(entries, 40)
     assert other.layout != operator.layout
     scores = [correct_and_smooth(o, soft, labels, stacked(MIXED), 12) for o in (operator, other)]
@@ -231,3 +231,17 @@ def test_a_gpu_chooses_the_same_strengths(backbone):
     torch.testing.assert_close(
         found.exp(), here.member_logits(exposure).exp(), rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_temperature_does_not_hang_on_how_many_nodes_other_members_have(count):
+    exposure, val = toy_exposure("sage"), DATA.val_mask[:, :2].clone()
+    val[val[:, 0].nonzero()[count:, 0], 0] = False
+    assert val.sum(0).tolist()[0] == count < int(val[:, 1].sum())
+    together = TemperatureScaling().fit(exposure, DATA.y, DATA.train_mask[:, :2], val)
+    for s in range(2):
+        one = DATA.train_mask[:, s], val[:, s]
+        alone = TemperatureScaling().fit(exposure.member(s), DATA.y, *one)
+        torch.testing.assert_close(
+            together.parameters["temperature"][s], alone.parameters["temperature"][0]
+        )

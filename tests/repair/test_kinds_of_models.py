@@ -14,7 +14,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, SAGEConv, global_add_pool, global_mean_pool
 
 import gnn_repair as gr
-from gnn_repair.datasets.planted_outputs import planted_labels
+from gnn_repair.datasets import planted_labels
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.f1 import f1_of, micro_scores

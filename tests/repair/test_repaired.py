@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.repair import TemperatureScaling
+from gnn_repair.repair.model import in_place
 from tests.helpers.repair.repaired_models import CLASSES, KINDS, TwoLayers, fitted_on, graph
 
 # A repaired model is the model with its repair, on every graph and after every way of saving.
@@ -544,7 +547,7 @@ def test_a_dict_by_node_type_stays_one():
     torch.testing.assert_close(found["author"], expected)
 
 
-def test_a_tuple_stays_one_and_forward_is_called_with_the_graph(served):
+def test_a_tuple_stays_one_and_forward_is_called_with_the_graph(served, tmp_path):
     _, _, _, data = served
     torch.manual_seed(0)
     model = Network(form=lambda z: (z, z.sum())).eval()
@@ -560,6 +563,18 @@ def test_a_tuple_stays_one_and_forward_is_called_with_the_graph(served):
     exposure = gr.expose(model, data, forward=forward)
     fitted = gr.NodeTranslation(budget=SHORT, hidden=8).fit(exposure, data.y, half, ~half)
     found = gr.repaired(model, fitted, forward=forward)(data)
+    remembered = gr.repaired(model, fitted)
+    torch.testing.assert_close(remembered(data), found)
+    remembered.save(tmp_path / "repaired.safetensors")
+    loaded = gr.RepairedModel.load(tmp_path / "repaired.safetensors", copy.deepcopy(model))
+    with pytest.raises(InputError, match="made with forward=, which no file holds; pass forward="):
+        loaded(data)
+    loaded = gr.RepairedModel.load(
+        tmp_path / "repaired.safetensors", copy.deepcopy(model), forward=forward
+    )
+    torch.testing.assert_close(loaded(data), found)
+    with pytest.raises(InputError, match="made with forward="):
+        gr.repaired(model, copy.deepcopy(fitted))(data)
     torch.testing.assert_close(found.double(), fitted.logits(exposure))
 
 
@@ -590,3 +605,38 @@ def test_whole_graphs_are_taken_with_what_in_them_asks_for_gradients():
     data.x.requires_grad_()
     (gradient,) = torch.autograd.grad(repaired(data).sum(), data.x)
     assert float(gradient.abs().max()) > 0
+
+
+def test_another_model_in_the_place_of_the_first_is_the_one_that_is_run(served):
+    repaired, _, model, data = served
+    given = data.x, data.edge_index
+    told = repaired(*given)
+    repaired.model = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    torch.testing.assert_close(repaired(*given), told)
+    repaired.model = copy.deepcopy(repaired.model).double()
+    double = repaired(data.x.double(), data.edge_index)
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double.float(), told, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+def test_logits_by_type_are_put_in_their_own_place_among_several_outputs(form, order):
+    """Embeddings by type and a loss beside them, in every order."""
+    exposure = SimpleNamespace(names=SimpleNamespace(recipient="a"), num_classes=3)
+    parts = [
+        {"a": torch.zeros(4, 5), "b": torch.ones(2, 5)},
+        {"a": torch.zeros(4, 3), "b": torch.ones(2, 3)},
+        torch.tensor(1.0),
+    ]
+    logits = torch.full((4, 3), 7.0)
+    found = in_place(form(parts[i] for i in order), logits, exposure)
+    assert type(found) is form
+    for i, part in zip(order, found, strict=True):
+        if i == 1:
+            assert part["a"] is logits and part["b"] is parts[1]["b"]
+        else:
+            assert part is parts[i]

@@ -8,7 +8,7 @@ import torch
 from gnn_repair.exposure import expose
 from gnn_repair.reporting import evidence_of, gather, report, report_run
 from gnn_repair.results.protocol import PAPER, override
-from gnn_repair.study.rerun import rerun
+from gnn_repair.study.case import rerun
 from tests.helpers.report.browser import open_browser
 from tests.helpers.report.report_worlds import NASTY, Moved, Tilted, make_exposure
 

@@ -591,3 +591,29 @@ def test_a_study_s_case_changes_every_card_of_a_case(browser, tmp_path):
     browser.driver.back()
     assert "one × gcn" in browser.text("#key-figures")
     assert browser.messages() == []
+
+
+def test_a_slider_gives_back_the_mass_that_it_took(browser, small):
+    """All of a group's mass and back again: the others, who had none left, share it evenly."""
+    path, evidence = small
+    i = next(k for k in range(3, 30) if np.diff(evidence.starts)[k] >= 3)
+    groups, first = len(evidence.groups), evidence.starts[i]
+    ends = evidence.segments[i * groups : (i + 1) * groups + 1] - first
+    group = int(np.flatnonzero(np.diff(ends) > 2)[0])
+    low, high = ends[group], ends[group + 1]
+    lam = evidence.coefficients[first : evidence.starts[i + 1]].copy()
+    mass = lam[low:high].sum()
+    browser.open(path, f"#node={evidence.nodes[i]}")
+    for share in (1.0, 0.25, 0.0, 1.0, 0.5):
+        # One event, as on the way of a slider: a second one would scale the sum right again.
+        browser.run(
+            "const field = document.querySelector(arguments[0]); field.value = arguments[1];"
+            "field.dispatchEvent(new Event('input', {bubbles: true}));",
+            f"input[data-term='{low}']",
+            str(share),
+        )
+        lam[low:high] = (1 - share) * mass / (high - low - 1)
+        lam[low] = share * mass
+        expected = margin(mixture(evidence, i, lam), int(evidence.true_class[i]))
+        found = float(browser.run("return document.getElementById('what-if-margin').dataset.value"))
+        assert found == pytest.approx(expected, abs=1e-4)

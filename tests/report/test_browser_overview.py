@@ -665,3 +665,15 @@ def test_the_footer_says_how_the_page_was_made(browser, world_export):
     assert "protocol abc123" in words and "seed 7" in words
     assert "command gnn-repair report --store <b>x</b>" in words
     assert browser.run("return document.querySelector('#made b b, #made code b')") is None
+
+
+def test_no_name_is_a_formula_of_a_spreadsheet(browser, tmp_path, folder):
+    exposure, y = make_exposure()
+    names = ["@SUM(1+1)", "-1+1", "+1+1", "=1+1"]
+    evidence = gather(exposure, y)
+    browser.open(report(exposure, y, tmp_path / "r.html", class_names=names), "#nodes&order=node")
+    press(browser, "Save the listed nodes as CSV")
+    found = {int(row["node"]): row for row in rows(fetched(browser, folder, "nodes.csv"))}
+    for node, true in zip(evidence.nodes, evidence.true_class, strict=True):
+        assert found[int(node)]["true class"] == f"'{names[true]}"
+    assert set(evidence.true_class) == set(range(4))

@@ -24,8 +24,7 @@ from gnn_repair.oracle.metrics import summarise
 from gnn_repair.oracle.problems import FAILED
 from gnn_repair.oracle.witness import gain_words
 from gnn_repair.reporting import PageContext, gather, report
-from gnn_repair.reporting.payload import parts_folder
-from gnn_repair.reporting.serving import PageServer, needs_server
+from gnn_repair.reporting.payload import PageServer, needs_server, parts_folder
 from tests.helpers.report.browser import missing
 from tests.helpers.report.pages import decoded, payload_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure

@@ -16,7 +16,15 @@ import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.reporting import gather, report, write_figures
-from gnn_repair.reporting.figures import convex_hull, draw_polytope, group_slices, hull, plane_of
+from gnn_repair.reporting.figures import (
+    convex_hull,
+    draw_degree,
+    draw_homophily,
+    draw_polytope,
+    group_slices,
+    hull,
+    plane_of,
+)
 from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
@@ -224,3 +232,21 @@ def test_labels_are_no_classes(tmp_path):
     several = replace(exposure, outputs="labels")
     with pytest.raises(InputError, match=r"outputs are labels.*use solve"):
         report(several, torch.ones(40, 4, dtype=torch.bool), tmp_path / "r.html")
+
+
+@pytest.mark.parametrize("draw", [draw_degree, draw_homophily])
+def test_errors_without_an_answer_are_neither_reachable_nor_not(draw):
+    """Bars of a figure whose undecided errors are taken out by hand are the same."""
+    exposure, y = make_exposure(nodes=200)
+    evidence = gather(exposure, y, edge_index=torch.randint(200, (2, 900)))
+    errors = np.flatnonzero(~evidence.right)
+    margin = evidence.margin.copy()
+    margin[errors[::2]] = np.nan
+    torn = replace(evidence, margin=margin)
+    left = torn.cut(np.setdiff1d(np.arange(len(margin)), errors[::2]))
+    bars = []
+    for one in (evidence, torn, left):
+        axes = Figure().add_subplot()
+        draw(axes, one)
+        bars.append([patch.get_height() for patch in axes.patches])
+    assert bars[1] == pytest.approx(bars[2]) and bars[0] != pytest.approx(bars[1])

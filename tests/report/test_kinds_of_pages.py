@@ -458,3 +458,18 @@ def test_permuted_nodes_and_classes_permute_the_page_s_data(groups):
         np.testing.assert_allclose(moved[name][rows][:, named], plain[name], atol=1e-5)
     np.testing.assert_allclose(after.classes.share[rows][:, named], before.classes.share, atol=1e-6)
     np.testing.assert_array_equal(moved["predictions"][new], named[plain["predictions"].tolist()])
+
+
+@pytest.mark.parametrize("limit", [None, 6_000])
+def test_every_opened_node_has_its_own_reason(graph, limit):
+    torch.manual_seed(0)
+    evidence = gather(expose(Tailed(nn.Softplus(threshold=19)), graph), graph.y)
+    count = len(evidence.nodes)
+    # Reasons that tell the nodes apart.
+    reasons = np.array([f"node {node}" if node % 3 else "" for node in evidence.nodes])
+    evidence = replace(evidence, head=replace(evidence.head, reasons=reasons))
+    words, arrays = run_payload(evidence, limit=limit)
+    opened = arrays["nodes"][: words["explored"]]
+    assert (len(opened) == count) == (limit is None) and len(opened) > 3
+    told = {str(i): f"node {node}" for i, node in enumerate(opened) if node % 3}
+    assert words["head"]["reasons"] == told

@@ -21,7 +21,7 @@ from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
 from gnn_repair.results.store import Store
 from gnn_repair.study import read_results, run_study
-from gnn_repair.study.rerun import rerun, stack_of
+from gnn_repair.study.case import rerun, stack_of
 from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.helpers.report.pages import arrays_of, payload_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure

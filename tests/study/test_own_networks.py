@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from gnn_repair.results.rendering import as_json, markdown
 from gnn_repair.results.store import merge
 from gnn_repair.study import Run, Store, Watcher, make_tables, override, run_study
 from gnn_repair.study import case as cases
-from gnn_repair.study.rerun import rerun
+from gnn_repair.study.case import rerun
 from tests.helpers.study.tiny import TINY, tiny_graph
 
 # Networks of the user's own in a study: training, records, tables, the page; tails and none.
@@ -325,3 +326,20 @@ def test_what_no_file_can_hold_is_not_kept_and_fails_nothing(tmp_path):
     outcome = run_study({"mine": DATA}, {"odd": own}, [0], store=tmp_path, **options)
     assert outcome.stored == 1 and not outcome.failures
     assert Store(tmp_path).models(PROTOCOL.digest, Run("mine", "odd", 0)) == {}
+
+
+@pytest.mark.parametrize("brings", [True, False])
+def test_a_record_that_gets_further_methods_keeps_its_models(store, tmp_path, brings):
+    digest, run = PROTOCOL.digest, Run("mine", "gcn", 1)
+    whole = store.get(digest, run)
+    kept = {name: path.read_bytes() for name, path in store.models(digest, run).items()}
+    first, further = Store(tmp_path / "first"), Store(tmp_path / "further")
+    halves = {"frozen", *KEPT[:2]}, set(KEPT[2:]) if brings else set()
+    for place, methods, models in zip((first, further), (KEPT[:2], KEPT[2:]), halves, strict=True):
+        place.begin(store.protocol(digest))
+        own = {name: whole.methods[name] for name in methods}
+        place.put(replace(whole, methods=own, models={name: kept[name] for name in models}))
+    assert merge([further.root], first.root).united == 1
+    assert set(first.get(digest, run).methods) == set(KEPT)
+    found = {name: path.read_bytes() for name, path in first.models(digest, run).items()}
+    assert found == {name: kept[name] for name in halves[0] | halves[1]}

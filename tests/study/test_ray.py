@@ -31,8 +31,7 @@ from gnn_repair.study import (
     run_study,
     solve_oracle_sharded,
 )
-from gnn_repair.study.engine import Failure
-from gnn_repair.study.ray_engine import ClusterHead, answers
+from gnn_repair.study.engine import ClusterHead, Failure, answers
 from tests.helpers.study.planted_records import make_record
 from tests.helpers.study.tiny import TINY, tiny_graph
 
@@ -284,7 +283,7 @@ def test_the_environment_s_address_counts(monkeypatch, closed_port):
 
 def test_something_else_at_the_address_is_said(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr("gnn_repair.study.ray_engine.CONNECT", 0.2)
+    monkeypatch.setattr("gnn_repair.study.engine.CONNECT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         engine = RayEngine(f"127.0.0.1:{listener.getsockname()[1]}")
         monkeypatch.setattr(ray, "init", lambda **options: time.sleep(60))

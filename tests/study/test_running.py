@@ -14,7 +14,7 @@ from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
 from gnn_repair.backbones.architectures import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.methods import MARKERS, METHODS, Look, Method
+from gnn_repair.methods import FROZEN, MARKERS, METHODS, RUNGS, Look, Method
 from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import (
     CrossFitted,
@@ -35,11 +35,13 @@ from gnn_repair.study import PAPER, Case, Store, make_tables, override, run_stud
 from gnn_repair.study.case import Settings, run_case
 from gnn_repair.study.measures import (
     errors_fixed,
+    further_scores,
     shifts_inside,
     solve_displacements,
     summarise_oracle,
 )
 from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.repair.planted_graphs import climbed, planted, planted_exposure
 from tests.helpers.report.pages import payload_of
 from tests.helpers.study.tiny import TINY, tiny_graph
 
@@ -464,3 +466,19 @@ def test_other_methods_have_no_shifts(exposure):
     repair = Reweighting(budget=SETTINGS.repairs.reweighting, hidden=8)
     everyone = torch.ones(60, 2, dtype=torch.bool)
     assert shifts_inside(fitted(repair, exposure), exposure, everyone) == [{}, {}]
+
+
+def test_without_similar_is_without_every_candidate_that_reads_similar_nodes():
+    """All weight on one candidate after another: what is left to judge without similar nodes."""
+    data, held = planted("labels")[1], planted_exposure("labels")
+    fitted = climbed("labels")
+    assert "smoothed" in fitted.candidates  # a combination of those before it
+    for place, name in enumerate(fitted.candidates):
+        weights = torch.zeros_like(fitted.weights)
+        weights[:, place] = 1
+        one = replace(fitted, constants={**fitted.constants, "weights": weights})
+        (found,) = further_scores(one, held, data.y, data.test_mask)
+        if name == "smoothed" or (name != FROZEN and "similar" in RUNGS[name].blocks):
+            assert "test without similar" not in found
+        else:
+            assert found["test without similar"] == found[f"test {name}"]

@@ -26,6 +26,7 @@ from gnn_repair.exposure.heads.operations import (
 )
 
 MIXES = "mixes the values of different nodes"
+AS_REAL = "keep real and imaginary parts as real tensors"
 
 
 @dataclass(frozen=True, eq=False)

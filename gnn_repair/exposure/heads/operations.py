@@ -61,9 +61,9 @@ class Interval:
         """The largest absolute value."""
         return torch.maximum(self.low.abs(), self.high.abs())
 
-    def holds(self, point: float | Tensor = 0.0) -> Tensor:
-        """Whether a point lies strictly inside."""
-        return (self.low < point) & (self.high > point)
+    def holds_zero(self) -> Tensor:
+        """Whether zero lies strictly inside."""
+        return (self.low < 0) & (self.high > 0)
 
     def nearest(self, point: Tensor) -> Tensor:
         """The point inside that is nearest to another."""
@@ -525,7 +525,7 @@ class Function:
                 (box.low <= self.turn[1]) & (box.high >= self.turn[0]), self.least, low
             )
         if self is FUNCTIONS["elu"]:  # the sign of α decides; between the ends lies 0 at most
-            inside = box.holds()
+            inside = box.holds_zero()
             low = torch.where(inside, low.clamp(max=0), low)
             high = torch.where(inside, high.clamp(min=0), high)
         return Interval(low.clamp(min=self.least), high.clamp(max=self.most))
@@ -549,7 +549,7 @@ class Function:
         """The same at the ends and, where the interval holds it, at the kink."""
         first, last = (self.value(y, parameter) - slope * y for y in (box.low, box.high))
         slack = SAFETY * (first.abs() + last.abs() + slope.abs() * (box.high - box.low))
-        kink = torch.where(box.holds(), 0.0, first)
+        kink = torch.where(box.holds_zero(), 0.0, first)
         low = torch.minimum(torch.minimum(first, last), kink) - slack
         return low, torch.maximum(torch.maximum(first, last), kink) + slack
 
@@ -1293,9 +1293,6 @@ class HeadGraph:
     """D, the width of the aggregate."""
     operations: tuple[Operation, ...]
     """The last one makes the logits; an empty head hands the aggregate through."""
-
-    INPUT: ClassVar[int] = 0
-    """The number of the aggregate among the values."""
 
     def widths(self) -> list[int]:
         """The width of every value, the aggregate first."""

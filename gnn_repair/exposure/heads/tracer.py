@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.heads.building import (
+    AS_REAL,
     MIXES,
     Builder,
     Frame,
@@ -96,11 +97,23 @@ def _merged(
             return UNKNOWN
     width = builder.widths[state.value]
     both = builder.emit(Concatenate((state.value, made.value)), width + builder.widths[made.value])
-    return Traced(
+    shown = Traced(
         both,
         torch.where(written, nodes, state.nodes),
         torch.where(written, new + width, state.channels),
     )
+    found = frame_of(state, builder.num_nodes)
+    if found is None or frame_of(shown, builder.num_nodes) is not None:
+        return shown
+    # Some nodes' rows were written: both values for all nodes, and a mask.
+    every = torch.where(written, new, 0).amax(found[0].axis, keepdim=True).expand(new.shape)
+    if bool((written & ((every != new) | (nodes != state.nodes))).any()):
+        return shown
+    own = Traced(made.value, state.nodes, every)
+    try:
+        return TRANSLATIONS["where"](builder, alias, written, own, state)
+    except Unfollowed:
+        return shown
 
 
 def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> Traced | None:
@@ -168,6 +181,8 @@ def keep(
         raise Unfollowed(MIXES)
     call = _Call(target, leaves, spec)
     results = [out] if isinstance(out, Tensor) else list(out)
+    if any(result.is_complex() for result in results):
+        raise Unfollowed(f"computes with complex numbers, which are not followed; {AS_REAL}")
     cut = torch.Tag.pointwise in target.tags or target._schema.name.partition("::")[2] in CUT
     for axes in _assignments(leaves, flats, builder.num_nodes, cut):
         call.axes = axes
@@ -341,7 +356,9 @@ class Tracer(TorchDispatchMode):
         if isinstance(state, Lost):
             raise ExposureRefused(f"after the last sum over messages {state.reason}")
         found = frame_of(state, self.builder.num_nodes)
-        if found is not None and found[0].places is not None:
+        if found is None:
+            raise ExposureRefused(f"after the last sum over messages {self._where()} {MIXES}")
+        if found[0].places is not None:
             raise ExposureRefused(
                 "after the last sum over messages rows of different nodes change places, or some "
                 "are left out; return one row of logits for every node, in order"

@@ -63,6 +63,13 @@ def same(builder: Builder, out: Any, source: Operand, *_: Any, **__: Any) -> Tra
     return source
 
 
+def restrided(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Traced:
+    """as_strided to the strides of a plain tensor of the same shape, as in adaptive_avg_pool1d."""
+    if out.shape != source.nodes.shape or not out.is_contiguous():
+        raise Unfollowed
+    return source
+
+
 def reshaped(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Traced:
     """view, reshape, flatten."""
     return source.viewed(lambda index: index.reshape(out.shape))
@@ -194,9 +201,11 @@ def put_rows(
     builder: Builder, out: Tensor, base: Operand, dim: int, index: Tensor, values: Operand
 ) -> Traced:
     """index_copy, and index_put along the nodes: rows written into a tensor."""
-    if not isinstance(values, Traced) or not isinstance(index, Tensor):
-        raise Unfollowed
     dim, shape = dim % out.dim(), tuple(out.shape)
+    if not isinstance(values, Traced):
+        return index_put(builder, out, base, [None] * dim + [index], values)
+    if not isinstance(index, Tensor):
+        raise Unfollowed
     if isinstance(base, Tensor):  # every node's own constant row, where rows are the nodes'
         if base.shape[dim] != builder.num_nodes:
             return _put(builder, None, values, dim, index, shape)
@@ -212,7 +221,12 @@ def index_put(
     builder: Builder, out: Tensor, base: Operand, indices: Sequence[Any], values: Operand,
     accumulate: bool = False,
 ) -> Traced:  # fmt: skip
-    """Rows written by one list of nodes."""
+    """Rows written by one list of nodes, or constants."""
+    if isinstance(values, Tensor) and not accumulate and not traced_in(indices):
+        zeros = torch.zeros(out.shape, dtype=torch.float64, device=builder.device)
+        written = (zeros.new_ones(()), values.double())
+        mask, new = (aten.index_put(zeros, list(indices), value) for value in written)
+        return where(builder, out, mask, new, base)
     used = [place for place, index in enumerate(indices) if index is not None]
     if accumulate or len(used) != 1 or not isinstance(values, Traced):
         raise Unfollowed
@@ -310,12 +324,20 @@ def _order(builder: Builder, value: int, source: int) -> Tensor | None:
     return made.index if permuted and torch.equal(made.index.sort().values, whole) else None  # type: ignore[union-attr]
 
 
-def masked_fill(builder: Builder, out: Tensor, source: Any, mask: Any, value: Any) -> Traced:
-    """x where a constant mask is off."""
-    _tensors(mask, value)
-    frame, (number, marks) = builder.aligned(out.shape, source, mask)
-    assert isinstance(number, int) and isinstance(marks, Tensor)
-    return builder.shown(builder.scaled(number, 1 - marks, marks * float(value)), frame)
+def where(builder: Builder, out: Tensor, mask: Any, left: Any, right: Any) -> Traced:
+    """left where a constant mask is on, else right."""
+    _tensors(mask)
+    frame, (a, b, marks) = builder.aligned(out.shape, left, right, mask)
+    assert isinstance(marks, Tensor)
+    made = []
+    for value, other, share in ((a, b, marks), (b, a, 1 - marks)):
+        if isinstance(value, int):
+            # Not a product: what a mask hides may be infinite.
+            rest = torch.where(share > 0, 0.0, other) if isinstance(other, Tensor) else 0.0
+            made.append(builder.scaled(value, share, rest))
+    if len(made) > 1:
+        made = [builder.emit(Add((made[0], made[1]), (1.0, 1.0)), frame.width)]
+    return builder.shown(made[0], frame)
 
 
 # Functions of elements ----------------------------------------------------------------------------
@@ -782,6 +804,7 @@ ELEMENTWISE: dict[str, Translation] = {
 
 TRANSLATIONS: dict[str, Translation] = {
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "_reshape_alias"), reshaped),
+    "as_strided": restrided,
     **dict.fromkeys(("clone", "detach", "alias", "lift_fresh", "_to_copy", "contiguous"), same),
     **{name: moved(getattr(aten, name)) for name in MOVING.split()},
     **{name: chosen(getattr(aten, name)) for name in CHOOSING.split()},
@@ -796,7 +819,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "rsub": lambda builder, out, left, right, alpha=1: add(builder, out, right, left, -alpha),
     **dict.fromkeys(("mul", "multiply"), mul),
     **dict.fromkeys(("div", "true_divide"), div),
-    "masked_fill": masked_fill,
+    "where": where,
+    "masked_fill": lambda builder, out, x, mask, value: where(builder, out, mask, value, x),
     **ELEMENTWISE,
     **dict.fromkeys(("prelu", "_prelu_kernel"), prelu),
     "maximum": pairwise(1.0),

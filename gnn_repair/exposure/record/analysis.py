@@ -16,20 +16,30 @@ from gnn_repair.exposure.record.recorder import (
     GATHERS,
     MOVES,
     SAME,
+    VIEWS,
     Record,
     RecordedStep,
     Ref,
     Value,
     is_in_place,
 )
-from gnn_repair.exposure.record.reductions import NodeRows, Reduction, distinct, reshaped
+from gnn_repair.exposure.record.reductions import (
+    NodeRows,
+    Reduction,
+    distinct,
+    is_stack,
+    reshaped,
+)
 from gnn_repair.exposure.state import alike
 
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
 """Operations that give no negative numbers."""
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
+ONES = {"ones", "ones_like", "new_ones"}
 FILLED = {"full", "full_like", "new_full", "fill"}
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
+LINEAR_ATTENTION = 1 << 25
+"""Weights of linear attention, N² per head, up to which they are formed; beyond, it is held."""
 JOINED = {"any", "all", "sum", "logical_not", "bitwise_not", "logical_or", "bitwise_or"}
 """Operations by which truth values become one."""
 
@@ -51,7 +61,12 @@ class Analysis:
             whole: names of modules whose messages are terms as they are, α = 1.
         """
         self.record, self.pooled, self.whole = record, pooled, whole
+        self.linear = not pooled
+        """Whether linear attention is read as sums over nodes."""
+        self.attention: set[int] = set()
+        """The operations of which that is true."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
+        self._stacks: dict[int, FinalSite | None] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
 
@@ -152,6 +167,8 @@ class Analysis:
             Their places, and the values that the output follows from row by row.
         """
         found = list[int]()
+        if self.linear:
+            self._associate(size)
 
         def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
@@ -169,6 +186,64 @@ class Analysis:
         feeds = self.above(number for place in found for number in self.feeding(place))
         return sorted(place for place in found if place not in feeds), seen
 
+    def _associate(self, size: int) -> None:
+        """Note products q (kᵀ v), the inner one along nodes, as sums (q kᵀ) v over nodes."""
+        for place in self.needed:
+            step = self.record.steps[place]
+            if step.name in ("mm", "bmm") and not step.mixes:
+                step.reduction = self._linear_attention(step, size)
+                step.mixes = step.reduction is not None
+                self.attention |= {place} if step.mixes else set()
+
+    def forget_attention(self) -> bool:
+        """Read no linear attention as sums any more; whether any was."""
+        for place in self.attention:
+            self.record.steps[place].reduction, self.record.steps[place].mixes = None, False
+        known, self.linear, self.attention = bool(self.attention), False, set()
+        return known
+
+    def _linear_attention(self, step: RecordedStep, size: int) -> Reduction | None:
+        left, right = (argument.number for argument in step.args)
+        shape, factor = self.value(left).shape, 1.0
+        if shape[-2] != size or prod(shape[:-2]) * size**2 > LINEAR_ATTENTION:
+            return None
+        root, place = self.seen_through(right, self.value(right).shape)
+        inner = self.maker(root)
+        while inner is not None and inner.name in ("mul", "div"):
+            if not isinstance(inner.args[0], Ref) or isinstance(inner.args[1], Ref):
+                return None
+            number = float(inner.args[1])
+            factor = factor * number if inner.name == "mul" else factor / number
+            root, before = self.seen_through(inner.args[0].number, self.value(root).shape)
+            place, inner = before.reshape(-1)[place], self.maker(root)
+        if inner is None or inner.name not in ("mm", "bmm") or inner.reduction is not None:
+            return None
+        plain = torch.arange(place.numel()).view(self.value(root).shape)
+        turned = place.shape != plain.shape or not torch.equal(place, plain)
+        if turned and (place.shape != plain.mT.shape or not torch.equal(place, plain.mT)):
+            return None
+        one, two = (argument.number for argument in inner.args)
+        senders, also = self.nodes_along(one, -1), self.nodes_along(two, -2)
+        known = senders is not None and also is not None and torch.equal(senders, also)
+        own = self.nodes_along(left, -2)
+        if not known or senders is None or own is None:
+            return None
+        if not torch.equal(own.sort().values, torch.arange(size)):
+            return None
+        message, across = (one, two) if turned else (two, one)
+        nodes = senders.unsqueeze(1).expand(*shape[:-2], len(senders), 1)
+        return Reduction(
+            message, matrix=left, across=across, turned=turned, size=size, factor=factor,
+            sources=nodes, out_axis=len(shape) - 2,
+        )  # fmt: skip
+
+    def nodes_along(self, number: int, axis: int) -> Tensor | None:
+        """[n] the nodes along an axis of a value, where one of those behind it changes there."""
+        value = self.value(number)
+        axis = axis % len(value.shape)
+        several = [rows for rows in value.rows if rows.varies(axis)]
+        return several[0].along(axis) if len(several) == 1 else None
+
     @staticmethod
     def _base(step: RecordedStep) -> list[int]:
         """What a sum is added to."""
@@ -182,14 +257,29 @@ class Analysis:
             if place not in self._loops:
                 self._loops[place] = self._loop(place, size)
             return bool(self._loops[place])
-        return reduction.size == size or self.recipient_rows(place, size) is not None
+        alone = reduction.size == size or self.recipient_rows(place, size) is not None
+        return alone or self.stack(place, size) is not None
+
+    def stack(self, place: int, size: int) -> FinalSite | None:
+        """The site of a sum into several rows per recipient, as a view lays them out."""
+        if place not in self._stacks:
+            reduction = self.record.steps[place].reduction
+            several = reduction is not None and reduction.out_axis is not None
+            site = site_of(self, place, size) if several else None
+            self._stacks[place] = site if site is not None and site.stack > 1 else None
+        return self._stacks[place]
 
     def recipient_rows(self, place: int, size: int) -> Tensor | None:
         """[n] of a sum over nodes of several types: the recipient in every row, −1 elsewhere."""
         step = self.record.steps[place]
         assert step.reduction is not None
-        axis, rows = step.reduction.out_axis, self.value(step.result).rows
-        if axis is None or step.reduction.size <= size or len(rows) != 1:
+        axis = step.reduction.out_axis
+        return None if axis is None else self.rows_along(step.result, axis, size)
+
+    def rows_along(self, number: int, axis: int, size: int) -> Tensor | None:
+        """The same of any value's axis."""
+        rows = self.value(number).rows
+        if self.value(number).shape[axis] <= size or len(rows) != 1:
             return None
         nodes = rows[0].along(axis)
         if nodes is None or (self.pooled and self.centres is None):
@@ -255,7 +345,8 @@ class Analysis:
         reduction = self.record.steps[place].reduction
         if reduction is None:  # sums in a loop
             return [n for site in self._loops.get(place, ()) for n in self.feeding(site.step)]
-        return [reduction.message, *([] if reduction.matrix is None else [reduction.matrix])]
+        several = (reduction.message, reduction.matrix, reduction.across)
+        return [number for number in several if number is not None]
 
     def beside(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
@@ -386,13 +477,14 @@ class Analysis:
         """The value itself, before it was moved, repeated or copied."""
         return self.unmoved(number)[0]
 
-    def is_zero(self, number: int | None) -> bool:
-        """Whether numbers are zero by how they are made."""
+    def is_filled(self, number: int | None, with_number: int) -> bool:
+        """Whether numbers are all 0, or all 1, by how they are made; None: nothing, so zero."""
         step = None if number is None else self.maker(self.root(number))
         if step is None:
-            return number is None
+            return number is None and with_number == 0
         filled = [a for a in step.args if isinstance(a, int | float)][-1:]
-        return step.name in ZEROS or (step.name in FILLED and filled == [0])
+        names = ONES if with_number else ZEROS
+        return step.name in names or (step.name in FILLED and filled == [with_number])
 
     def sum_behind(self, number: int) -> int | None:
         """The sum that numbers are, but for a small constant against zero."""
@@ -404,6 +496,15 @@ class Analysis:
             number = self.root(step.args[0].number)
             step = self.maker(number)
         return None if step is None or step.reduction is None else self.value(number).step
+
+    def normalisers(self, site: FinalSite) -> set[int]:
+        """The operations that mix nodes in what a site's sums are divided by, which is in α."""
+        if site.reduction.across is None:
+            sums = [self.sum_behind(after.value) for after in site.after]
+            return {place for place in sums if place is not None}
+        above = self.above(after.value for after in site.after)
+        above -= self.above(self.feeding(site.step))
+        return {place for place in above if self.record.steps[place].mixes}
 
     def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
         """The value behind moves and repetitions, and which of its numbers stands where."""
@@ -473,7 +574,7 @@ def _expansion(shape: tuple[int, ...]) -> Push:
 
 
 def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
-    if step.name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
+    if step.name in VIEWS:
         return lambda t: reshaped(t, shape)
     operation, rest = getattr(torch.ops.aten, step.name), step.args[1:]
     return lambda t: operation(
@@ -638,6 +739,11 @@ class FinalSite:
 
     base: int | None = None
     """What the sum is added to, where that is not zero."""
+    layout: Tensor | None = None
+    """[D] of linear attention: which of the product's channels, head by head, each channel is."""
+    stack: int = 1
+    """Rows of the sum per recipient: all first ones come first where ``axis`` is 1, and those of
+    a recipient lie together where it is 0."""
 
     def flat(self, value: Tensor) -> Tensor:
         """[rows, channels] of a tensor that is laid out as the sum."""
@@ -671,12 +777,12 @@ class FinalSite:
 
 @dataclass(frozen=True, eq=False)
 class After:
-    """A structural number for every recipient: a mean's count, D^-1/2."""
+    """A number for every recipient: a mean's count, D^-1/2, the sum of its messages' weights."""
 
     value: int
     inverse: bool
     place: Tensor
-    """[n] which of the value's numbers is each recipient's."""
+    """[n] which of the value's numbers is each recipient's; [n, d] of heads each channel's."""
 
 
 def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
@@ -690,9 +796,11 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
             step.result, axis % len(analysis.value(step.result).shape), place,
             replace(members[0].reduction, size=size), members=members,
         )  # fmt: skip
+    if reduction.across is not None:
+        return _attention_site(analysis, place, reduction)
     number, after = step.result, list[After]()
     parts = parts_of(analysis, reduction) if reduction.matrix is None else None
-    base = None if analysis.is_zero(reduction.base) else reduction.base
+    base = None if analysis.is_filled(reduction.base, 0) else reduction.base
     while base is None:
         readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
         if len(readers) != 1:
@@ -707,9 +815,76 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         after.append(found)
         number = reader.result
     rows = analysis.recipient_rows(place, size)
-    return FinalSite(
+    site = FinalSite(
         number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows, base=base
     )
+    plain = reduction.size == size or rows is not None or base is not None
+    return site if plain else _stacked(analysis, site, size)
+
+
+def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
+    """The site behind a view that lays out the rows of a recipient, if one alone reads the sum."""
+    total, number, factor = site.reduction.size, site.value, site.reduction.factor
+    shape = analysis.value(number).shape
+    if site.axis is None or total < 2 * size or prod(shape[: site.axis]) > 1:
+        return site
+    while True:  # moved, as attention moves its results, but not into another order
+        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
+        reader = analysis.record.steps[readers[0]] if len(readers) == 1 else None
+        if reader is None or reader.args[:1] != (Ref(number),):
+            return site
+        number, before, shape = reader.result, shape, analysis.value(reader.result).shape
+        if reader.name in ("mul", "div") and isinstance(reader.args[1], int | float):
+            factor *= reader.args[1] if reader.name == "mul" else 1 / reader.args[1]
+        elif reader.name in MOVES:
+            if not _mover(reader, shape)(torch.empty(before, device="meta")).is_contiguous():
+                return site
+        elif reader.name not in SAME:
+            return site
+        for axis in (1, 0) if reader.name in VIEWS else ():
+            rows = analysis.rows_along(number, axis, size) if len(shape) > axis else None
+            if is_stack(shape, axis, total) and (shape[axis] == size or rows is not None):
+                return replace(
+                    site, value=number, axis=axis, rows=rows, stack=total // shape[axis],
+                    reduction=replace(site.reduction, factor=factor),
+                )  # fmt: skip
+
+
+def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> FinalSite:
+    """The sums of linear attention, divided by their normaliser where that is what follows them."""
+    step = analysis.record.steps[place]
+    assert reduction.matrix is not None
+    rows = analysis.nodes_along(reduction.matrix, -2)
+    rows = rows if rows is None or bool(rows.diff().ne(1).any()) else None
+    site = FinalSite(step.result, reduction.out_axis, place, reduction, rows=rows)
+    *heads, size, width = analysis.value(step.result).shape
+    number, numbers = step.result, torch.arange(prod(heads) * size * width)
+    numbers = numbers.view(*heads, size, width)
+    while True:  # moved, as einsum moves its results, and then divided
+        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
+        reader = analysis.record.steps[readers[0]] if len(readers) == 1 else None
+        if reader is None or reader.name not in MOVES | SAME:
+            break
+        number = reader.result
+        if reader.name in MOVES:
+            numbers = _mover(reader, analysis.value(number).shape)(numbers)
+    divided = reader is not None and reader.name == "div" and isinstance(reader.args[1], Ref)
+    if reader is None or not divided or reader.args[0] != Ref(number):
+        return site
+    other, shape = reader.args[1].number, analysis.value(number).shape
+    if place in analysis.above([other]) or analysis.value(reader.result).shape != shape:
+        return site
+    root, shown = analysis.seen_through(other, shape)
+    unit = numbers // width  # heads one after another, recipients in each
+    owner = NodeRows(unit % size)
+    axes = [a for a in range(len(shape)) if shape[a] == size and owner.along(a) is not None]
+    each = torch.empty(prod(heads) * size, dtype=torch.long)
+    each[unit.reshape(-1)] = shown.reshape(-1)
+    if not axes or not torch.equal(each[unit], shown):
+        return site
+    site = replace(site, value=reader.result, axis=axes[0])
+    after, first = After(root, True, site.flat(shown)), site.flat(numbers)[0]
+    return replace(site, after=(after,), layout=(first // width // size) * width + first % width)
 
 
 def _divides_by_count(
@@ -748,8 +923,11 @@ def _factor_of_recipients(
             if place.unique().numel() == 1
             else None
         )
-    nodes = NodeRows(place).along(axis)
-    if nodes is None or prod(analysis.value(root).shape) != shape[axis]:
+    nodes, count = NodeRows(place).along(axis), shape[axis]
+    if nodes is None and analysis.value(other).live:  # a denominator per head
+        nodes = place.movedim(axis, 0).reshape(shape[axis], -1)
+        count *= nodes[0].unique().numel()
+    if nodes is None or prod(analysis.value(root).shape) != count:
         return None
     return After(root, reader.name == "div", nodes)
 
@@ -760,6 +938,8 @@ def _is_denominator(
     """Whether numbers are the sum of the messages' own weights: Σ e h / Σ e."""
     place = analysis.sum_behind(number)
     total = None if place is None else analysis.record.steps[place].reduction
+    if total is not None and parts is None:
+        return _sums_rows(analysis, total, reduction)
     if parts is None or total is None or total.recipients is None or reduction.recipients is None:
         return False
     same = total.recipients.shape == reduction.recipients.shape
@@ -767,6 +947,22 @@ def _is_denominator(
         return False
     weights = {analysis.root(f.value) for f in parts.factors}
     return analysis.root(total.message) in weights
+
+
+def _sums_rows(analysis: Analysis, total: Reduction, product: Reduction) -> bool:
+    """Whether a sum adds up every row of a product's matrix: S.sum(1), or S · 1."""
+    if product.matrix is None or product.turned or product.batched or total.mean:
+        return False
+    matrix = total.message if total.matrix is None else total.matrix
+    (one, moves), (two, others) = analysis.unmoved(matrix), analysis.unmoved(product.matrix)
+    names = {analysis.record.steps[analysis.value(n).step].name for n in (*moves, *others)}
+    shapes = {analysis.value(n).shape[-2:] for n in (one, matrix, product.matrix)}
+    if one != two or len(shapes) > 1 or names & {"t", "transpose", "permute", "movedim"}:
+        return False
+    if total.matrix is not None:
+        return not total.turned and analysis.is_filled(total.message, 1)
+    last = len(analysis.value(matrix).shape) - 1
+    return total.axes == (last - 1, last)
 
 
 # Filters -----------------------------------------------------------------------------------------
@@ -813,7 +1009,7 @@ class Filters:
     def _hop(self, place: int) -> RecordedHop | None:
         site = site_of(self.analysis, place, self.size)
         reduction = site.reduction
-        if reduction.batched:
+        if reduction.batched or reduction.across is not None:
             return None
         if reduction.matrix is not None:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
@@ -846,7 +1042,11 @@ class Filters:
             return alone
         if step.name in SAME:
             return self.form(step.args[0].number)
+        if step.name == "add" and step.args[1] == 0:  # as the sum of a list starts
+            return self.form(step.args[0].number)
         if step.name in ("add", "sub") and len(step.args) == 2 and isinstance(step.args[1], Ref):
+            if step.name == "add" and self.analysis.is_filled(step.args[0].number, 0):
+                return self.form(step.args[1].number)
             second = -1.0 if step.name == "sub" else 1.0
             second *= float(step.kwargs.get("alpha", 1))
             left, right = (self.form(argument.number) for argument in step.args)
@@ -955,7 +1155,7 @@ def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
             return False
         pairs.append((a.value, b.value))
     if mine is None or theirs is None:
-        pairs.append((left.matrix, right.matrix))
+        pairs += [(left.matrix, right.matrix), (left.across, right.across)]
     else:
         forms = [
             (p.scale, p.table is None, r.mean, [f.inverse for f in p.factors])

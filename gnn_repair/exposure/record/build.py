@@ -149,9 +149,13 @@ def _layout(mixtures: Sequence[Mixture]) -> tuple[Tensor, Tensor | None]:
     segments = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     if len(mixtures) == 1:
         return segments, None
-    count = len(mixtures)
-    keys = [m.pattern.recipients.long() * count + g for g, m in enumerate(mixtures)]
-    return segments, torch.argsort(torch.cat(keys), stable=True)
+    order, start = torch.empty(int(segments[-1]), dtype=torch.long, device=segments.device), 0
+    for g, mixture in enumerate(mixtures):
+        terms = torch.arange(mixture.rows.numel(), device=segments.device)
+        first = segments[g : -1 : len(mixtures)] - mixture.indptr[:-1]
+        order[torch.repeat_interleave(first, mixture.indptr.diff()) + terms] = terms + start
+        start += len(terms)
+    return segments, order
 
 
 def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
@@ -277,7 +281,8 @@ def wanted_values(site: FinalSite) -> set[int]:
         found |= {member.value} | wanted_values(member)
     parts, reduction = site.parts, site.reduction
     if parts is None:
-        known = [] if site.members else [reduction.matrix, reduction.message]
+        of_product = [reduction.matrix, reduction.across, reduction.message]
+        known = [] if site.members else of_product
     else:
         known = [factor.value for factor in parts.factors]
         known += [parts.kinds, *([parts.whole] if parts.table is None else [parts.table])]
@@ -289,6 +294,10 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     """The terms of one site, a block for every set of channels with coefficients of their own."""
     if site.members:
         return _blocks_of_loop(analysis, site, kept)
+    if site.stack > 1:
+        several = blocks_of(analysis, replace(site, rows=None, stack=1), kept)
+        width = prod(analysis.value(site.value).shape) // site.reduction.size
+        return [one for block in several for one in _unstacked(block, site, width)]
     if site.powers is not None:
         (hop,) = blocks_of(analysis, replace(site, powers=None), kept)
         recipients, rows, alpha = polynomial(
@@ -310,17 +319,21 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     sample = [_first_entry(factor.place, axes) for factor in parts.factors]
     width = prod(size for a, size in enumerate(shape) if a not in axes)
     last = width if shape[-1:] == () or len(shape) - 1 in axes else shape[-1]
-    keys = torch.stack([torch.arange(width) // last, *sample])  # heads and stacks, then numbers
+    sample += [a.place[0] for a in site.after if a.place.dim() > 1]
+    stacks = torch.arange(width) // last  # heads and stacks, unless heads are the last axis
+    inner = width > 0 and any(
+        bool((s.view(-1, last) != s.view(-1, last)[:, :1]).any()) for s in sample
+    )
+    keys = torch.stack([torch.zeros_like(stacks) if inner else stacks, *sample])
     _, block_of = keys.unique(dim=1, return_inverse=True)
     count = int(block_of.max()) + 1 if block_of.numel() else 0
     order = [int((block_of == b).nonzero()[0]) for b in range(count)]
     states, rows, by_entry = _states(parts, kept, axes, entries)
     sources = reduction.sources
     sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
-    scale = None if after is None else after[recipients]
+    counts = None
     if reduction.mean:
         counts = torch.bincount(recipients, minlength=reduction.size).to(states.dtype)[recipients]
-        scale = 1 / counts if scale is None else scale / counts
     kinds = reduction.relations
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)
@@ -328,6 +341,9 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
         alpha = _coefficients(parts, kept, axes, order[b], entries)
+        scale = None if after is None else _at(after, recipients, order[b])
+        if counts is not None:
+            scale = 1 / counts if scale is None else scale / counts
         alpha = alpha if scale is None else alpha * scale
         block = Block(
             (SiteChannels(site, channels),), recipients, sources, alpha,
@@ -365,16 +381,43 @@ def _of_recipients(
     return replace(block, **parts)
 
 
+def _unstacked(block: Block, site: FinalSite, width: int) -> Iterator[Block]:
+    """The block of a sum into several rows per recipient, a block for each of these rows."""
+    count, piece = site.stack, block.pieces[0]
+    size = site.reduction.size // count
+    above = (block.recipients // size, block.recipients % size)
+    number, recipients = above if site.axis else (
+        block.recipients % count, block.recipients // count
+    )  # fmt: skip
+    if site.reduction.batched and site.sender == "cluster":  # numbered as they are weighed
+        each = len(block.states) // site.reduction.size
+        block = replace(block, sources=recipients * each + block.rows % each)
+    for k in range(count):
+        rest = piece.rest
+        if rest is not None:
+            rest = rest[k * size : (k + 1) * size] if site.axis else rest[k::count]
+        own = replace(piece, site=site, channels=piece.channels + k * width, rest=rest)
+        one = replace(block, pieces=(own,), recipients=recipients)
+        yield _of_recipients(one, site, False, number == k, block.kind)
+
+
 def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
+    """What recipients' sums are multiplied by, [n, 1], or [n, d] where channels differ."""
     dtype = kept[site.value].dtype
     total: Tensor | None = None
     if site.reduction.factor != 1:
-        total = torch.full((site.reduction.size,), site.reduction.factor, dtype=dtype)
+        total = torch.full((site.reduction.size, 1), site.reduction.factor, dtype=dtype)
     for after in site.after:
-        factor = kept[after.value].reshape(-1)[after.place].to(dtype)
+        place = after.place if after.place.dim() > 1 else after.place.unsqueeze(1)
+        factor = kept[after.value].reshape(-1)[place].to(dtype)
         factor = 1 / factor if after.inverse else factor
         total = factor if total is None else total * factor
     return total
+
+
+def _at(after: Tensor, recipients: Tensor, channel: int) -> Tensor:
+    """What multiplies one channel of every entry."""
+    return after[recipients, channel if after.shape[1] > 1 else 0]
 
 
 def _to_entries(tensor: Tensor, axes: Sequence[int]) -> Tensor:
@@ -424,25 +467,27 @@ def _product_blocks(
     assert reduction.matrix is not None
     matrix, table = kept[reduction.matrix], kept[reduction.message]
     table = table if table.dim() > 1 else table.unsqueeze(1)
-    if reduction.turned:
+    if reduction.across is not None:
+        across = kept[reduction.across]
+        across, table = (across.mT, table.mT) if reduction.turned else (across, table)
+        matrix = matrix @ across
+    elif reduction.turned:
         matrix, table = matrix.mT, table.mT
     if reduction.batched:
         return _batched_blocks(site, matrix, table, after)
+    width = table.shape[-1]
+    channels = torch.arange(prod(table.shape[:-2]) * width)
+    channels = channels if site.layout is None else torch.argsort(site.layout)
     if matrix.dim() == 2:
-        return [
-            _product_block(
-                site, matrix, table, torch.arange(table.shape[1]), reduction.sources, after
-            )
-        ]
-    width = table.shape[2]
-    if bool((matrix == matrix[:1]).all()):  # one matrix, several tables
+        return [_product_block(site, matrix, table, channels, reduction.sources, after)]
+    shared = after is None or after.shape[1] == 1
+    if shared and bool((matrix == matrix[:1]).all()):  # one matrix, several tables
         beside, ids = table.movedim(0, 1).flatten(1), reduction.sources
-        channels = torch.arange(beside.shape[1])
         ids = None if ids is None else ids[0]
         return [_product_block(site, matrix[0], beside, channels, ids, after)]
     return [
         _product_block(
-            site, matrix[b], table[b], torch.arange(b * width, (b + 1) * width),
+            site, matrix[b], table[b], channels[b * width : (b + 1) * width],
             None if reduction.sources is None else reduction.sources[b], after,
         )
         for b in range(matrix.shape[0])
@@ -458,11 +503,10 @@ def _batched_blocks(
     sources = ids[..., 0].reshape(-1)
     recipients = torch.arange(len(matrix)).repeat_interleave(matrix.shape[2])
     rows = torch.arange(len(sources))
-    scale = None if after is None else after[recipients]
     found = []
     for k in range(matrix.shape[1]):
         alpha = matrix[:, k].reshape(-1)
-        alpha = alpha if scale is None else alpha * scale
+        alpha = alpha if after is None else alpha * _at(after, recipients, k * width)
         piece = SiteChannels(site, torch.arange(k * width, (k + 1) * width))
         states = table.flatten(0, 1)
         block = Block((piece,), recipients, sources, alpha, states, rows, True)
@@ -506,19 +550,23 @@ def _product_block(
     after: Tensor | None,
 ) -> Block:
     if matrix.layout == torch.strided:
-        places = matrix.nonzero()
+        every = site.reduction.across is not None  # all nodes send, some with weight 0
+        places = (torch.ones_like(matrix) if every else matrix).nonzero()
         recipients, rows, values = places[:, 0], places[:, 1], matrix[places[:, 0], places[:, 1]]
     else:
         whole = matrix.to_sparse_coo() if matrix.layout != torch.sparse_coo else matrix
         (recipients, rows), values = whole._indices(), whole._values()
     nodes = rows if ids is None else ids.narrow(1, 0, 1).reshape(-1)[rows]
     alpha = values.to(table.dtype)
-    scale = None if after is None else after.to(alpha.dtype)[recipients]
+    scale = None
+    if after is not None:
+        scale = _at(after.to(alpha.dtype), recipients, int(channels[0]))
     if site.reduction.mean:
         counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
         scale = 1 / counts if scale is None else scale / counts
     alpha = alpha if scale is None else alpha * scale
-    return Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
+    block = Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
+    return block if site.rows is None else _of_recipients(block, site, False, None, None)
 
 
 def of_sender_type(block: Block, graph: TypedGraph) -> Block:
@@ -547,31 +595,40 @@ def joined_blocks(left: Block, right: Block) -> Block:
 # Groups ------------------------------------------------------------------------------------------
 
 
-def mixtures_of(
-    block: Block, group: Group, weight: Tensor, context: Context, nodes: int, by_recipient: Tensor
-) -> list[Mixture]:
-    """One group for each sign of the coefficients; entries with coefficient 0 are no terms.
+def by_recipient(recipients: Tensor) -> Tensor | None:
+    """[T] the order that sorts entries by recipient; None: they are sorted."""
+    if bool((recipients[1:] >= recipients[:-1]).all()):
+        return None
+    return torch.argsort(recipients, stable=True)
 
-    ``by_recipient``: [T] the block's entries sorted by recipient.
+
+def mixtures_of(
+    block: Block, group: Group, weight: Tensor, context: Context, nodes: int, order: Tensor | None
+) -> list[Mixture]:
+    """One group for each sign of the coefficients; entries with coefficient 0 are no terms, except
+    in linear attention.
+
+    ``order``: of the block's entries, see :func:`by_recipient`.
     """
     lowest = float(block.coefficients.min()) if len(block.coefficients) else 0.0
-    signed = lowest < 0
+    signed, linear = lowest < 0, block.pieces[0].site.reduction.across is not None
     found = []
     for sign in (1, -1) if signed else (1,):
-        order = by_recipient
-        if lowest <= 0:
-            order = order[block.coefficients[order] * sign > 0]
-        if signed and not order.numel():
+        entries: Any = slice(None) if order is None else order
+        if signed or (lowest == 0 and not linear):
+            there = block.coefficients * sign > 0
+            entries = there.nonzero().view(-1) if order is None else order[there[order]]
+        coefficients = block.coefficients[entries].to(block.states.dtype)
+        if signed and not coefficients.numel():
             continue
-        counts = torch.bincount(block.recipients[order], minlength=len(context.state))
-        rows = block.rows[order]
+        counts = torch.bincount(block.recipients[entries], minlength=len(context.state))
         behind = _sender_of_states(block, nodes)
         found.append(
             Mixture(
                 group=_signed_group(group, sign) if signed else group,
                 indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-                rows=rows.int(),
-                coefficients=block.coefficients[order].to(block.states.dtype) * sign,
+                rows=block.rows[entries].int(),
+                coefficients=coefficients if sign > 0 else -coefficients,
                 sign=sign,
                 states=block.states.contiguous(),
                 senders=behind,
@@ -724,7 +781,9 @@ def group_words(
             name = f"{name} ({holder if graph is None else _outer(holder)})"
         sums = len({id(b.pieces[0].site) for b in alike})
         if sums < len(alike):
-            kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
+            linear = alike[0].pieces[0].site.reduction.across is not None
+            by_head = linear or graph is not None or hasattr(module, "heads")
+            kind = "head" if by_head else "stack"
             name = f"{name} {kind} {used[key]}"
         elif len(alike) > 1:
             relations = hasattr(module, "num_relations")
@@ -765,7 +824,7 @@ def _named(
 
 def _kind(site: FinalSite) -> str:
     if site.reduction.matrix is not None:
-        return "matrix product"
+        return "matrix product" if site.reduction.across is None else "linear attention"
     return "mean" if site.reduction.mean else "sum"
 
 
@@ -817,6 +876,8 @@ def _rule(
     after = " / count" if site.after or site.reduction.mean else ""
     site = site.members[0] if site.members else site
     parts = site.parts
+    if site.reduction.across is not None:
+        return how, f"α = {said}, q · k of both ends, h = the sender's row", "the model"
     if site.reduction.matrix is not None or parts is None:
         assert site.reduction.matrix is not None
         live = analysis.value(site.reduction.matrix).live

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.library import _scoped_library, fallthrough_kernel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -31,8 +32,10 @@ from gnn_repair.exposure.record.reductions import (
     NodeRows,
     Reduction,
     along_axis,
+    distinct,
     rewritten,
     rows_after,
+    same,
 )
 
 
@@ -68,7 +71,7 @@ class Head:
         gave, self.gave = self.gave, None
         if gave is None or self.read is None or gave.numel() != logits.numel():
             return None
-        gave = gave.reshape(logits.shape)
+        gave = gave.reshape(logits.shape).to(logits.dtype)
         shown = (centre(gave), centre(logits)) if outputs == "classes" else (gave, logits)
         # The same numbers but for a few float32 operations (a log_softmax, a sum) between them.
         same = torch.allclose(*shown, rtol=1e-4, atol=1e-5)
@@ -93,10 +96,8 @@ EXTENSIONS = ("torch_scatter", "torch_sparse", "pyg")
 """Namespaces of extensions with operations that read or write rows of nodes."""
 SILENT = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
-MOVES = {
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
-    "permute", "transpose", "t", "movedim",
-}  # fmt: skip
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+MOVES = VIEWS | {"unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "movedim"}
 SAME = {"alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "dropout",
         "native_dropout"}  # fmt: skip
 GATHERS = {"index_select", "index", "embedding"}
@@ -240,6 +241,12 @@ class Record:
     marked: tuple[int, ...] = ()
     """Values that the run itself pointed out: the embeddings between encoder and decoder."""
 
+    def forget(self) -> None:
+        """Let go of the tensors that the run made: a replay needs none of them."""
+        for value in self.values:
+            if value.step >= 0:
+                value.kept = None
+
     @property
     def repeats(self) -> bool:
         """Whether another run must give the same: nothing is drawn, nothing there before written.
@@ -265,6 +272,14 @@ def plain_name(func: Any) -> str:
     """``scatter_add`` of ``aten::scatter_add_``."""
     name = str(func._schema.name.partition("::")[2])
     return name[:-1] if is_in_place(func) else name
+
+
+def in_parts(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """A composite operation run as its parts, for inference mode hands it over whole."""
+    if not (torch.is_inference_mode_enabled() and func._can_decompose()):
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **kwargs)
 
 
 class ValueStore:
@@ -403,8 +418,10 @@ class Recorder(TorchDispatchMode):
         return self._remember(tensor, value)
 
     def _remember(self, tensor: Tensor, value: Value) -> int:
-        number = len(self.record.values)
         self.record.values.append(value)
+        return self._name(tensor, len(self.record.values) - 1)
+
+    def _name(self, tensor: Tensor, number: int) -> int:
         self._numbers[id(tensor)] = (weakref.ref(tensor), number)
         if tensor.layout == torch.strided:
             key = tensor.untyped_storage()._cdata
@@ -475,10 +492,13 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = dict(kwargs or {})
+        parts = in_parts(self, func, args, given)
+        if parts is not NotImplemented:
+            return parts
         name, in_place = plain_name(func), is_in_place(func)
         if name == SILENT:
             out = func(*args, **given)
-            self._numbers[id(out)] = (weakref.ref(out), self.number(args[0]))
+            self._name(out, self.number(args[0]))
             return out
         shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
         if in_place:
@@ -512,6 +532,7 @@ class Recorder(TorchDispatchMode):
             value = Value(tuple(result.shape), number, live, behind, kept=kept)
             value.space, value.dtype = self._space(step) if whole else None, result.dtype
             if in_place:
+                value.rows = behind = self._own_row(result, behind, step)
                 value.before = step.args[0].number
                 made += [*self._aliases(result, behind, number, live)]
             made.append(self._remember(result, value))
@@ -582,6 +603,24 @@ class Recorder(TorchDispatchMode):
             made = Value(tuple(alias.shape), step, live or old.live, rows, before=number)
             made.dtype = alias.dtype
             yield self._remember(alias, made)
+
+    def _own_row(
+        self, row: Tensor, behind: tuple[NodeRows, ...], step: RecordedStep
+    ) -> tuple[NodeRows, ...]:
+        """Of one row of a table, as a loop over edges adds other nodes' to it, its own node."""
+        single = row.dim() == 1 and behind and all(distinct(r.ids).numel() == 1 for r in behind)
+        if not single or step.name not in ("add", "sub"):
+            return behind
+        for reference in self._storages.get(row.untyped_storage()._cdata, {}).values():
+            table = reference()
+            if table is not None and table.dim() > 1 and len(table) in self.spaces.counts:
+                rows = self.rows(table.shape, 0)
+                self.value(table).rows = self.value(table).rows or (rows,)
+                place = (row.storage_offset() - table.storage_offset()) // table.stride(0)
+                own = rows.ids[place].reshape(-1)[:1].expand(row.shape)
+                step.mixes = step.mixes or any(not same(r.ids, own) for r in behind)
+                return (NodeRows(own),)
+        return behind
 
     def _shown(self, tree: Any) -> Any:
         if isinstance(tree, Tensor):
@@ -663,6 +702,7 @@ def record_run(
         if isinstance(module, MessagePassing):
             recorder.inside.pop()
         linear = isinstance(module, nn.Linear | Linear) and isinstance(output, Tensor)
+        linear = linear and not is_functorch_wrapped_tensor(output)  # inside torch.vmap
         if linear and args and isinstance(args[0], Tensor):
             head.read, head.gave = args[0], output
 

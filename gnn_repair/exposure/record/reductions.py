@@ -180,6 +180,9 @@ class Reduction:
     """What the sum is added to."""
     matrix: int | None = None
     """Of a product: the value with the coefficients."""
+    across: int | None = None
+    """Of linear attention, q (kᵀ v) read as (q kᵀ) v: the value kᵀ, by which ``matrix`` is
+    multiplied; ``turned``: it is k, and the table is vᵀ."""
     turned: bool = False
     """Of a product: whether it is written from the other side, outᵀ = matrixᵀ · tableᵀ."""
     batched: bool = False
@@ -295,7 +298,10 @@ def _pointwise(c: OpContext) -> list[Behind]:
     shape = c.out.shape
     several = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, Tensor)]
     parts = [[r.viewed(lambda t: t.expand(shape)) for r in c.rows(one)] for one in several]
-    return c.each(union(parts))
+    made = union(parts)
+    if len(made) > 1 and len(shape) == 1 < shape[0]:  # rows of two nodes, as in a loop over edges
+        c.step.mixes = all(distinct(r.ids).numel() == 1 for r in made)
+    return c.each(made if not c.step.mixes else c.rows(c.args[0]))
 
 
 def _unknown(c: OpContext) -> list[Behind]:
@@ -324,8 +330,41 @@ def _view(apply: Callable[..., Any]) -> Callable[[OpContext], list[Behind]]:
 
 
 def _shaped(c: OpContext) -> list[Behind]:
-    shape = c.out.shape
-    return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in c.rows(c.args[0]))]
+    shape, known = c.out.shape, c.rows(c.args[0])
+    if len(known) == 1 and known[0].ids.numel() and not c.are_nodes(known[0]):
+        counted = _unstacked(c, known[0])
+        if counted is not None:
+            return [(counted,)]
+    return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in known)]
+
+
+def _is_plain(c: OpContext) -> bool:
+    """Whether strides are set to those of a plain tensor of the same shape, as in
+    ``adaptive_avg_pool1d``."""
+    shown = [rows.ids.shape for rows in c.rows(c.args[0])]
+    return c.out.is_contiguous() and all(shape == c.out.shape for shape in shown)
+
+
+def _unstacked(c: OpContext, rows: NodeRows) -> NodeRows | None:
+    """The nodes behind a view of sums into several rows per node, which were counted as things of
+    their own."""
+    first = next((axis for axis, size in enumerate(rows.ids.shape) if size > 1), 0)
+    nodes, shape = rows.along(first), c.out.shape
+    if nodes is None or bool(nodes.diff().ne(1).any()):
+        return None
+    for axis in (1, 0):
+        if is_stack(shape, axis, len(nodes)):
+            counted = c.counted(shape, axis)
+            if c.are_nodes(counted):
+                return counted
+    return None
+
+
+def is_stack(shape: Sequence[int], axis: int, total: int) -> bool:
+    """Whether a view of so many rows is [K, n, …], axis 1 that of recipients, or [n, K …], 0."""
+    if axis == 1:
+        return len(shape) > 1 and min(shape[:2]) > 1 and shape[0] * shape[1] == total
+    return len(shape) > 0 and 1 < shape[0] < total and total % shape[0] == 0
 
 
 def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
@@ -387,7 +426,7 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
 def _taken(rows: NodeRows, dim: int, index: Tensor, shape: Sequence[int]) -> NodeRows:
     ids = rows.ids
     nodes = rows.along(dim) if ids.dim() > 1 else ids
-    if nodes is not None:
+    if nodes is not None and (index.dtype != torch.bool or index.dim() == 1):
         flat = nodes[index]
         places = [1] * dim + list(flat.shape) + [1] * (ids.dim() - dim - 1)
         return NodeRows(flat.reshape(places).expand(tuple(shape)), rows.partial)
@@ -678,6 +717,10 @@ def _axis_sum(c: OpContext) -> list[Behind]:
     dims = axes_of(c.argument(1, "dim"), source.dim())
     if not c.varies(source, dims):
         return _kept(c, source, dims)
+    beside = _side_by_side(behind) if dims == [source.dim() - 1] else None
+    if beside is not None and 2 * len(beside) <= source.shape[-1]:  # scores of an edge's two ends
+        ends = [r.ids if c.out.dim() == source.dim() else r.ids.squeeze(-1) for r in beside]
+        return c.each(union([[NodeRows(ids) for ids in ends]]))
     c.step.mixes = True
     kept = [axis for axis in range(source.dim()) if axis not in dims]
     along = [
@@ -732,10 +775,22 @@ def _axis_extreme(c: OpContext) -> list[Behind]:
 def _along(c: OpContext) -> list[Behind]:
     """Softmax, cumulated sums, sorting: along an axis, of the same shape."""
     source = c.args[0]
-    place = c.argument(1, "dim", -1)
+    place = c.argument(2 if c.step.name == "topk" else 1, "dim", -1)
     dim = place if isinstance(place, int) and not isinstance(place, bool) else -1
     c.step.mixes = c.varies(source, [dim % source.dim()])
+    if c.step.name == "topk" and not c.step.mixes:
+        shown = [NodeRows(r.narrowed(dim).expand(c.out.shape), r.partial) for r in c.rows(source)]
+        return c.each(tuple(shown))
     return c.each(() if c.step.mixes and c.step.name in ("sort", "topk") else c.rows(source))
+
+
+def _distances(c: OpContext) -> list[Behind]:
+    """cdist: a number for every row of one table with every row of another."""
+    last, shape = c.args[0].dim() - 1, c.out.shape
+    c.step.mixes = any(c.varies(table, [last]) for table in c.args[:2])
+    made = [NodeRows(r.narrowed(last).expand(shape), r.partial) for r in c.rows(c.args[0])]
+    made += [NodeRows(r.narrowed(last).mT.expand(shape), r.partial) for r in c.rows(c.args[1])]
+    return [union([made])]
 
 
 def _batch_norm(c: OpContext) -> list[Behind]:
@@ -842,6 +897,11 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         # An adjacency: who receives is who sends.
         _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
         return [tuple(r.viewed(lambda t: t[..., :1].expand(c.out.shape)) for r in inner)]
+    if outer and not (inner or down or across or c.live(right)) and _is_square(right):
+        turned = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]  # the same from the other side
+        size = right.shape[columns]
+        _note_product(c, left, right, turned, size, turned=True, out_axis=columns, **added)
+        return [tuple(r.viewed(lambda t: t[..., :1, :].expand(c.out.shape)) for r in outer)]
     alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
     if alone and any(r.varies(0) for r in inner):
         # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
@@ -917,11 +977,12 @@ def _outer_rows(
     rows, columns = left.dim() - 2, left.dim() - 1
     shape = c.out.shape
     kept = [r for r in c.rows(left) if not r.varies(columns)]
+    nodes = any(c.are_nodes(r) for r in kept)  # to whom clusters along columns are channels
     made = [NodeRows(r.narrowed(columns).expand(shape), r.partial) for r in (*kept, *beside)]
     made += [
         NodeRows(r.narrowed(rows).expand(shape), r.partial)
         for r in c.rows(right)
-        if not r.varies(rows)
+        if not r.varies(rows) and (not nodes or c.are_nodes(r))
     ]
     return [union([made])]
 
@@ -952,12 +1013,14 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _shaped),
     **dict.fromkeys(
         ("alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "lift_fresh_copy",
-         "dropout", "native_dropout", "to", "view_as_real", "_conj", "resolve_conj"), _same),
+         "dropout", "native_dropout", "to", "_conj", "resolve_conj"), _same),
     **{name: _view(getattr(torch.ops.aten, name)) for name in (
         "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "split",
         "split_with_sizes", "unbind", "unfold", "diagonal", "flip", "roll", "repeat",
         "unsafe_split",
         "repeat_interleave", "narrow", "movedim")},
+    "view_as_real": _view(lambda ids: ids.unsqueeze(-1).expand(*ids.shape, 2)),
+    "as_strided": lambda c: _same(c) if _is_plain(c) else _unknown(c),
     "cat": _joined(torch.cat),
     "stack": _joined(torch.stack),
     "index_select": lambda c: _picked(c, *c.args[:3]),
@@ -997,6 +1060,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "_sparse_mm_reduce_impl": _mm_reduce,
     **dict.fromkeys(("addmm", "_sparse_addmm", "baddbmm"), _added_product),
     "mv": _mv,
+    "_cdist_forward": _distances,
     "constant_pad_nd": _pad,
     "select_scatter": _into(torch.select_scatter),
     "slice_scatter": _into(torch.slice_scatter),

@@ -1,34 +1,340 @@
-"""Linear upper bounds of linear functions of a head's values, and the intervals of all values.
+# mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
+"""A node's polytope of aggregates, the intervals of a head's values over it, and linear bounds.
 
-Given coefficients C of a value, C · value ≤ A · x + lifted · τ + constant for every admissible x:
-walking backwards, linear operations are multiplied out, and a nonlinear one is replaced by its
-upper line where its coefficient is positive and by its lower one where it is negative. The largest
-value of a linear function over a node's admissible aggregates is a maximum over its terms, so
-intervals of pre-activations that are linear in the messages are exact; deeper ones follow from
-linear bounds carried backwards. All classes of a node share them.
+Linear beginnings of the head are folded into the messages. Given coefficients C of a value,
+C · value ≤ A · x + lifted · τ + constant for every admissible x: walking backwards, linear
+operations are multiplied out, and a nonlinear one is replaced by its upper line where its
+coefficient is positive and by its lower one where it is negative. The largest value of a linear
+function over a node's admissible aggregates is a maximum over its terms, so intervals of
+pre-activations that are linear in the messages are exact; deeper ones follow from linear bounds
+carried backwards. All classes of a node share them.
+
+Halving the edge between two corners of a group's simplex replaces one of them by the middle, so a
+part has as many corners as the whole, and a base whose messages are the corners bounds it like any
+node: all intervals shrink, whatever the head. With few terms this ends far sooner than signs of
+units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.exposure.heads.head import without
 from gnn_repair.exposure.heads.operations import (
     ROUNDING,
+    Affine,
     Curved,
+    HeadGraph,
     Interval,
     Linear,
+    Lowered,
     Root,
+    Scale,
+    Select,
     Slopes,
+    lower,
     needed,
 )
-from gnn_repair.oracle.heads.polytope import Base, maxima
+from gnn_repair.exposure.value import Exposure
+from gnn_repair.kernel_cache import cached_njit
+from gnn_repair.oracle.heads.proof import Halving
 from gnn_repair.oracle.problems import Floats, Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """x_v(λ) = o_v + Σ λ h, and the lowered head that begins at x.
+
+    Operations at the beginning that are linear and the same for all nodes are folded into the
+    contributions, so that the first pre-activations are the mixture itself.
+    """
+
+    lowered: Lowered
+    widths: list[int]
+    """Of every value of the lowered head."""
+    num_classes: int
+    """C."""
+    folded: tuple[Linear, ...]
+    """What was folded, in order."""
+    nodes: Integers
+    """[n]: the graph node of each recipient."""
+    ends: Integers
+    """[n, G + 1]: where the terms of each recipient and group begin and end."""
+    mass: Floats
+    """[n, G]."""
+    rows: NDArray[np.int32]
+    """[T]."""
+    sources: NDArray[np.int32]
+    """[R]."""
+    table: Floats
+    """[R, D]: h."""
+    fixed: Floats
+    """[n, D]: o."""
+    low: Floats
+    """[n, D]: the smallest x, channel by channel."""
+    high: Floats
+    """[n, D]: the largest."""
+    size: Floats
+    """[n, D]: |o| + Σ_g m_g max |h|, which no sum that makes up x exceeds."""
+    slack: Floats
+    """[n, D]: what x may be off by."""
+
+    @property
+    def graph(self) -> HeadGraph:
+        """The lowered head."""
+        return self.lowered.graph
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.table.shape[1]
+
+
+def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
+    """The base of an exposure, of the recipients at ``position`` (or all); others have zeros."""
+    aggregate = exposure.aggregate
+    assert exposure.head is not None
+    lowered, folded = _fold(lower(exposure.head))
+    groups, count = aggregate.num_groups, aggregate.num_recipients
+    chosen = np.arange(count) if position is None else np.unique(position)
+    ends = np.arange(count)[:, None] * groups + np.arange(groups + 1)
+    ends, rows = aggregate.segments.cpu().numpy()[ends], aggregate.rows.cpu().numpy()
+    own, mass, nodes = ends[chosen], aggregate.mass[0].cpu().numpy(), aggregate.recipients.cpu()
+    named = np.zeros(aggregate.contributions.shape[1], bool)
+    for first, last in zip(own[:, 0].tolist(), own[:, -1].tolist(), strict=True):
+        named[rows[first:last]] = True
+    at, used = torch.from_numpy(chosen), torch.from_numpy(np.flatnonzero(named))
+    # Messages and what is fixed, each beside the largest sums behind it.
+    table = aggregate.contributions[0].cpu()[used].double()
+    fixed = aggregate.fixed_logits[0].cpu()[nodes[at]].double()
+    gross, weight = table.abs(), fixed.abs()
+    for operation in folded:
+        weight = operation.size([weight], nodes[at])
+        gross = operation.linear([gross], nodes[at], "abs")
+        fixed = operation.evaluate([fixed], nodes[at])
+        table = operation.linear([table], nodes[at])
+    messages, sums = (_spread(part, used, len(named)) for part in (table, gross))
+    low, high, size = np.zeros((3, count, messages.shape[1]))
+    low[chosen], high[chosen], size[chosen] = _extremes(own, mass[chosen], rows, messages)
+    if folded:  # what was summed may be far larger than the sums
+        size[chosen] = _extremes(own, mass[chosen], rows, sums)[2]
+    offset, magnitude = (_spread(part, at, count) for part in (fixed, weight))
+    size += magnitude
+    slack = ROUNDING * (max(messages.shape[1], aggregate.contributions.shape[2]) + groups) * size
+    return Base(
+        lowered=lowered,
+        widths=lowered.graph.widths(),
+        num_classes=exposure.frozen_logits.shape[2],
+        folded=folded,
+        nodes=nodes.numpy(),
+        ends=ends,
+        mass=mass,
+        rows=rows,
+        sources=aggregate.sources.cpu().numpy(),
+        table=messages,
+        fixed=offset,
+        low=low + offset - slack,
+        high=high + offset + slack,
+        size=size,
+        slack=slack,
+    )
+
+
+def _spread(part: Tensor, index: Tensor, count: int) -> Floats:
+    """Rows at their places among ``count``; the others, which nobody asks for, are zero."""
+    if len(index) == count:
+        return np.ascontiguousarray(part.numpy())
+    return torch.zeros(count, part.shape[1], dtype=part.dtype).index_copy(0, index, part).numpy()
+
+
+def _extremes(
+    ends: Integers, mass: Floats, rows: NDArray[np.int32], table: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The smallest, largest and largest absolute Σ λ h, channel by channel."""
+    low, high, size = np.empty((3, len(ends), table.shape[1]))
+    extremes(ends, mass, rows, table, low, high, size)
+    return low, high, size
+
+
+def _fold(lowered: Lowered) -> tuple[Lowered, tuple[Linear, ...]]:
+    """Take operations off the beginning while one alone reads the aggregate and is linear."""
+    operations, width, folded = list(lowered.graph.operations), lowered.graph.width, list[Linear]()
+    while len(operations) > 1 and not lowered.reason:
+        readers = [k for k, op in enumerate(operations) if 0 in op.inputs]
+        first = operations[readers[0]] if len(readers) == 1 else None
+        if not isinstance(first, Affine | Select | Scale) or "factor" in first.by_node():
+            break
+        folded.append(first)
+        width, operations = first.width([width]), without(operations, readers[0])
+    graph = HeadGraph(width, tuple(operations))
+    scale = lowered.scale if lowered.scale is None else lowered.scale - len(folded)
+    return replace(lowered, graph=graph, scale=scale), tuple(folded)
+
+
+FEW = 8
+"""Terms up to which a polytope is halved at edges rather than by signs of units: a hundred times
+fewer cases with 4 terms after two layers of units, as many as by signs with 10 after one."""
+DEEPEST = 64
+"""Halvings of one part at most: a pole at a corner, which no halving excludes, ends here."""
+
+
+def free_terms(base: Base, position: int) -> int:
+    """How many terms of a recipient can change its aggregate: a group of equal messages cannot."""
+    ends = base.ends[position].tolist()
+    groups = [base.table[base.rows[first:last]] for first, last in pairwise(ends)]
+    return sum(len(group) for group in groups if len(group) and (group != group[0]).any())
+
+
+def subdivided(base: Base, position: Integers, halvings: Sequence[tuple[Halving, ...]]) -> Base:
+    """A base whose recipients are parts of those at ``position``, their corners its messages."""
+    ends = base.ends[position]
+    counts = ends[:, -1] - ends[:, 0]
+    begins = np.append(0, np.cumsum(counts))
+    terms = np.repeat(ends[:, 0] - begins[:-1], counts) + np.arange(begins[-1])
+    table = base.table[base.rows[terms]]
+    halve(begins, *_flat(halvings), table)
+    local, mass = ends - ends[:, :1] + begins[:-1, None], base.mass[position]
+    rows, fixed = np.arange(len(table), dtype=np.int32), base.fixed[position]
+    low, high, _ = _extremes(local, mass, rows, table)
+    slack = base.slack[position]  # a corner is off by no more than what it is a mean of
+    return replace(
+        base, nodes=base.nodes[position], ends=local, mass=mass, rows=rows,
+        sources=base.sources[base.rows[terms]], table=table, fixed=fixed, low=low + fixed - slack,
+        high=high + fixed + slack, size=base.size[position], slack=slack,
+    )  # fmt: skip
+
+
+def _flat(halvings: Sequence[tuple[Halving, ...]]) -> tuple[Integers, Integers]:
+    """Where each one's halvings end, and all of them one after another, [H, 3]."""
+    counts = [len(own) for own in halvings]
+    flat = [halving for own in halvings for halving in own]
+    return np.append(0, np.cumsum(counts, dtype=np.int64)), np.array(flat, np.int64).reshape(-1, 3)
+
+
+def original_shares(halvings: tuple[Halving, ...], shares: Floats) -> Floats:
+    """λ [K] over the node's terms that λ over the corners of a part stands for."""
+    corners = np.eye(len(shares))
+    halve(np.array([0, len(shares)]), *_flat([halvings]), corners)
+    return np.asarray(shares @ corners)
+
+
+# Kernels over a node's terms ----------------------------------------------------------------------
+#
+# ``ends`` [B, G + 1] says where the terms of each node and group begin and end, ``mass`` [B, G]
+# what each group weighs; ``rows`` [T] and ``table`` [R, D] are the exposure's rows and
+# contributions. The terms of a batch of nodes have *places* one after another, node b's from
+# ``begins[b]`` on; ``lifts`` [places, E] are further channels they have there. A linear function is
+# largest at a vertex, one term per group: K·D comparisons or K·R·D multiply-adds for each node.
+
+_REDUCE = {"reassoc", "contract", "nsz"}
+
+
+@cached_njit(nogil=True)
+def extremes(ends, mass, rows, table, low, high, size):
+    """Smallest, largest and largest absolute Σ_g m_g h over the vertices, channel by channel."""
+    width = table.shape[1]
+    least, most = np.empty(width), np.empty(width)
+    for b in range(len(ends)):
+        low[b], high[b], size[b] = 0.0, 0.0, 0.0
+        for g in range(mass.shape[1]):
+            if ends[b, g] == ends[b, g + 1]:
+                continue
+            message = table[rows[ends[b, g]]]
+            for d in range(width):
+                least[d] = most[d] = message[d]
+            for t in range(ends[b, g] + 1, ends[b, g + 1]):
+                message = table[rows[t]]
+                for d in range(width):
+                    value = message[d]
+                    least[d] = value if value < least[d] else least[d]
+                    most[d] = value if value > most[d] else most[d]
+            m = mass[b, g]
+            for d in range(width):
+                low[b, d] += m * least[d]
+                high[b, d] += m * most[d]
+                size[b, d] += m * max(abs(least[d]), abs(most[d]))
+
+
+@cached_njit(nogil=True, fastmath=_REDUCE)
+def scores(ends, begins, rows, table, lifts, functions, lifted, out):
+    """out[k, r] = functions[b, r] · h + lifted[b, r] · lifts[k] for the term at place k of b."""
+    width, extra = table.shape[1], lifts.shape[1]
+    for b in range(len(ends)):
+        for k in range(begins[b], begins[b + 1]):
+            message = table[rows[ends[b, 0] + k - begins[b]]]
+            for r in range(functions.shape[1]):
+                function, total = functions[b, r], 0.0
+                for d in range(width):
+                    total += function[d] * message[d]
+                for e in range(extra):
+                    total += lifted[b, r, e] * lifts[k, e]
+                out[k, r] = total
+
+
+@cached_njit(nogil=True, fastmath=_REDUCE)
+def maxima(ends, begins, mass, rows, table, lifts, functions, lifted, out):
+    """out[b, r] = Σ_g m_g max_a of what :func:`scores` gives each term."""
+    width, extra = table.shape[1], lifts.shape[1]
+    for b in range(len(ends)):
+        for r in range(functions.shape[1]):
+            function, sums = functions[b, r], 0.0
+            for g in range(mass.shape[1]):
+                best = -np.inf
+                for t in range(ends[b, g], ends[b, g + 1]):
+                    message, total = table[rows[t]], 0.0
+                    for d in range(width):
+                        total += function[d] * message[d]
+                    k = begins[b] + t - ends[b, 0]
+                    for e in range(extra):
+                        total += lifted[b, r, e] * lifts[k, e]
+                    best = max(best, total)
+                if ends[b, g] < ends[b, g + 1]:
+                    sums += mass[b, g] * best
+            out[b, r] = sums
+
+
+@cached_njit(nogil=True)
+def mixtures(indptr, terms, shares, rows, table, out):
+    """out[i] += Σ λ h over the sparse λ of each i."""
+    for i in range(len(out)):
+        for k in range(indptr[i], indptr[i + 1]):
+            message, share = table[rows[terms[k]]], shares[k]
+            for d in range(table.shape[1]):
+                out[i, d] += share * message[d]
+
+
+@cached_njit(nogil=True)
+def halve(begins, indptr, halvings, table):
+    """Put the middle of corners i and j in place of one, in order; side −1 keeps i, 1 keeps j."""
+    for b in range(len(begins) - 1):
+        for k in range(indptr[b], indptr[b + 1]):
+            i, j = begins[b] + halvings[k, 0], begins[b] + halvings[k, 1]
+            gone = j if halvings[k, 2] < 0 else i
+            for d in range(table.shape[1]):
+                table[gone, d] = 0.5 * (table[i, d] + table[j, d])
+
+
+@cached_njit(nogil=True, fastmath=_REDUCE)
+def widest(ends, begins, points, out):
+    """out[b] = the two corners of one group, from begins[b], with the largest Σ |p − q|."""
+    for b in range(len(ends)):
+        most = 0.0
+        for g in range(ends.shape[1] - 1):
+            for i in range(ends[b, g], ends[b, g + 1]):
+                for j in range(i + 1, ends[b, g + 1]):
+                    length = 0.0
+                    for d in range(points.shape[1]):
+                        length += abs(points[i, d] - points[j, d])
+                    if length > most:
+                        most = length
+                        out[b, 0], out[b, 1] = i - begins[b], j - begins[b]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,24 +351,6 @@ class Relaxed:
     """[B, k]: to the lower ones."""
     lift: int | None = None
     """The first of a Root's channels among the lifts; None where it has none."""
-
-    @classmethod
-    def of(
-        cls,
-        operation: Curved,
-        box: Sequence[Interval],
-        lines: tuple[Slopes, Slopes],
-        top: Tensor | None = None,
-        lift: int | None = None,
-    ) -> Relaxed:
-        """An operation with lines of these slopes; ``top`` [B, k] is a Root's largest value."""
-        above, below = lines
-        lower, higher = operation.gaps(below, box)
-        if above is not below:
-            higher = operation.gaps(above, box)[1]
-        if top is not None:
-            higher = top if lift is None else torch.zeros_like(top)
-        return cls(operation, tuple(box), above, below, higher, lower, lift)
 
     def chosen(self, coefficients: Tensor) -> Slopes:
         """Per unit the slopes that an upper bound with these coefficients [B, k] uses."""
@@ -153,6 +441,11 @@ class Region:
         """[B, D]: o."""
         return torch.from_numpy(self.base.fixed[self.position])
 
+    @property
+    def local(self) -> Integers:
+        """[B, G + 1]: where the places of each one's groups begin and end."""
+        return self.ends - self.ends[:, :1] + self.begins[:-1, None]
+
     def __len__(self) -> int:
         return len(self.position)
 
@@ -196,13 +489,19 @@ class Region:
 
     def line(self, number: int, at: Sequence[Tensor]) -> Relaxed:
         """One operation's lines, tight where its inputs are ``at``."""
-        return self.with_slopes(number, self.curved(number).lines(self.boxes[number], at))
+        return self.with_slopes(number, *self.curved(number).lines(self.boxes[number], at))
 
-    def with_slopes(self, number: int, lines: tuple[Slopes, Slopes]) -> Relaxed:
-        """One operation's lines of these slopes above and below."""
-        top, lift = self.tops.get(number), self.lift_of.get(number)
-        high = None if top is None else top.high
-        return Relaxed.of(self.curved(number), self.boxes[number], lines, high, lift)
+    def with_slopes(self, number: int, above: Slopes, below: Slopes) -> Relaxed:
+        """One operation's lines of these slopes."""
+        operation, box = self.curved(number), self.boxes[number]
+        lower_, higher = operation.gaps(below, box)
+        if above is not below:
+            higher = operation.gaps(above, box)[1]
+        lift = self.lift_of.get(number)
+        if number in self.tops:  # of a Root the largest value, or what the lifts say
+            top = self.tops[number].high
+            higher = top if lift is None else torch.zeros_like(top)
+        return Relaxed(operation, box, above, below, higher, lower_, lift)
 
     def curved(self, number: int) -> Curved:
         """A curved operation by its number."""
@@ -268,19 +567,11 @@ class Region:
         functions = held.get(0, coefficients.new_zeros(1, rows, self.base.width))
         weighed = weighed + _dot(functions.abs(), self.sizes[0]) + constant.abs()
         functions = functions.expand(len(self), -1, -1).contiguous()
-        linear = LinearBound(functions, lifted, constant, slopes, seen, weighed)
-        empty = np.diff(self.begins) == 0
-        return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
-
-    def _without_terms(self, linear: LinearBound, empty: NDArray[np.bool_]) -> LinearBound:
-        """Where there are no terms to lift, a Root's coefficient meets its one value."""
-        high = torch.zeros(len(self), self.lifts.shape[1], dtype=torch.float64)
-        for number, first in self.lift_of.items():
-            top = self.tops[number].high
-            high[:, first : first + top.shape[1]] = top
-        alone = _dot(linear.lifted, high) * torch.from_numpy(empty).unsqueeze(1)
-        constant = linear.constant + alone
-        return replace(linear, constant=constant)
+        if self.lift_of and (empty := np.diff(self.begins) == 0).any():
+            # Where there are no terms to lift, a Root's coefficient meets its one value.
+            high = torch.cat([self.tops[number].high for number in self.lift_of], dim=1)
+            constant = constant + _dot(lifted, high) * torch.from_numpy(empty).unsqueeze(1)
+        return LinearBound(functions, lifted, constant, slopes, seen, weighed)
 
     def largest(self, linear: LinearBound) -> Tensor:
         """[B, R]: the largest value of linear functions over the admissible aggregates, rounded
@@ -439,7 +730,7 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
         graph(at, nodes)
         for at in (torch.from_numpy(points), torch.zeros(points.shape, dtype=torch.float64))
     )
-    plain = Root((), operation.size, 0.0, 0.0)
+    plain = replace(operation, offset=0.0, floor=0.0)
     length = torch.where(main, operation.evaluate([x], nodes), plain.evaluate([x - zero], nodes))
     length = length + slack[torch.from_numpy(owner)]
     best = np.zeros((*centre.shape[:2], length.shape[1]))

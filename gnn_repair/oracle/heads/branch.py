@@ -19,13 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.heads.operations import Activation, Curved, Operation, Root
-from gnn_repair.oracle.heads.bound import Region, Relaxed, region_of
-from gnn_repair.oracle.heads.polytope import (
+from gnn_repair.exposure.heads.operations import Activation, Curved, Root
+from gnn_repair.oracle.heads.bound import (
     DEEPEST,
     FEW,
     Base,
+    Region,
+    Relaxed,
     original_shares,
+    region_of,
     subdivided,
     widest,
 )
@@ -85,17 +87,20 @@ class Leaf:
         splits = tuple((order[n], channel, sign, float(beta)) for (n, channel), sign, beta in units)
         return ProofCase(self.weights, self.slopes, self.inner, splits, self.halvings)
 
-    def halves(self) -> list[Leaf]:
-        """The two cases that ``split`` decides."""
-        assert self.split is not None
-        units, made = (*self.units, self.split), [(*self.signs, sign) for sign in (-1, 1)]
-        return [Leaf(units, own, weights=self.weights, halvings=self.halvings) for own in made]
-
-    def parts(self) -> list[Leaf]:
-        """The two cases that halving ``edge`` gives."""
-        assert self.edge is not None
-        made = [(*self.halvings, (*self.edge, side)) for side in (-1, 1)]
-        return [Leaf(self.units, self.signs, weights=self.weights, halvings=own) for own in made]
+    def cases(self, terms: int, others: list[Curved]) -> list[Leaf]:
+        """What it is split into: at an edge of few corners, by a unit's sign, or not at all;
+        ``others`` are the head's nonlinear operations that are no ReLU."""
+        made, soon_linear = list[Leaf](), not others and self.loose <= FEW_UNITS
+        for side in (-1, 1):
+            units, signs, halvings = self.units, self.signs, self.halvings
+            if self.edge is not None and terms <= FEW and not soon_linear:
+                halvings = (*halvings, (*self.edge, side))
+            elif self.split is not None:
+                units, signs = (*units, self.split), (*signs, side)
+            else:
+                return [replace(self, last=True)]
+            made.append(Leaf(units, signs, weights=self.weights, halvings=halvings))
+        return made
 
 
 @dataclass(eq=False)
@@ -128,6 +133,11 @@ class Tree:
         """What all leaves together prove."""
         return max(leaf.bound for leaf in [*self.leaves, *self.closed])
 
+    @property
+    def open(self) -> bool:
+        """Neither excluded nor won in the head."""
+        return self.bound > self.threshold and self.margin <= self.win
+
 
 def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
     """Slopes of all curved operations side by side, [B, U]: by number, then by input.
@@ -154,9 +164,8 @@ def inner_slopes(region: Region) -> Floats:
 
 
 def _side_by_side(region: Region, parts: list[Tensor]) -> Floats:
-    if not parts:
-        return np.zeros((len(region), 0))
-    return np.ascontiguousarray(torch.cat(parts, dim=1).numpy())
+    none = torch.zeros(len(region), 0, dtype=torch.float64)
+    return np.ascontiguousarray(torch.cat([none, *parts], dim=1).numpy())
 
 
 class LeafBatch:
@@ -165,8 +174,7 @@ class LeafBatch:
     def __init__(self, base: Base, cases: list[tuple[Tree, Leaf]], push: float = PUSH) -> None:
         self.base, self.cases, self.push = base, cases, push
         self.depth = len(cases[0][1].units)
-        self.position = np.array([tree.position for tree, _ in cases])
-        self.target = np.array([tree.target for tree, _ in cases])
+        self.position, self.target = np.array([(t.position, t.target) for t, _ in cases]).T
         assumed = [
             (row, level, *unit, sign)
             for row, (_, leaf) in enumerate(cases)
@@ -174,28 +182,19 @@ class LeafBatch:
         ]
         self.assumed = np.array(assumed, np.int64).reshape(-1, 5)
         """[A, 5]: row, level, operation, channel and sign of everything that the leaves assume."""
-        self.signs = self._signs()
-        self.region = self._region()
-        self.inner = inner_slopes(self.region)
-        self.best: list[Leaf | None] = [None] * len(cases)
-
-    def _region(self) -> Region:
-        signs = self.signs if self.depth else None
-        halvings = [leaf.halvings for _, leaf in self.cases]
-        if not any(halvings):
-            return region_of(self.base, self.position, signs)
-        part = subdivided(self.base, self.position, halvings)
-        return region_of(part, np.arange(len(self.cases)), signs)
-
-    def _signs(self) -> dict[int, Tensor]:
-        signs = {
-            number: torch.zeros(len(self.cases), self.base.widths[number + 1], dtype=torch.float64)
-            for number, operation in enumerate(self.base.graph.operations)
+        self.signs = {
+            number: torch.zeros(len(cases), base.widths[number + 1], dtype=torch.float64)
+            for number, operation in enumerate(base.graph.operations)
             if isinstance(operation, Activation)
         }
         for number, (row, _, unit, sign) in self._by_operation():
-            signs[number].numpy()[row, unit] = sign
-        return signs
+            self.signs[number].numpy()[row, unit] = sign
+        halvings, position = [leaf.halvings for _, leaf in cases], self.position
+        if any(halvings):
+            base, position = subdivided(base, position, halvings), np.arange(len(cases))
+        self.region = region_of(base, position, self.signs if self.depth else None)
+        self.inner = inner_slopes(self.region)
+        self.best: list[Leaf | None] = [None] * len(cases)
 
     def _by_operation(self) -> Iterator[tuple[int, Integers]]:
         """Row, level, channel and sign, [4, A'], of what is assumed about each operation."""
@@ -206,7 +205,7 @@ class LeafBatch:
         """The leaves with bounds; every λ met is offered to its tree."""
         region = self.region
         rows, mixture = rows_and_mixture(region, self.target)
-        cuts, parts = Cuts(region, self.target), region.lines
+        cuts, parts = Cuts(region), region.lines
         cuts.add(rows, mixture, parts)
         weights = None
         if self.depth:
@@ -334,8 +333,7 @@ def _gaps(
 ) -> Tensor:
     """C (s y + b − f(y)) of each unit, −1 where it is not to be split, [B, k]."""
     box, slopes = part.box[0], part.below[0]
-    y = values[part.operation.inputs[0]]
-    y = torch.minimum(torch.maximum(y, box.low), box.high)
+    y = box.nearest(values[part.operation.inputs[0]])
     constant = torch.where(outer > 0, part.higher, part.lower)
     exact = part.operation.evaluate([y], nodes)
     gap = (outer * (slopes * y + constant - exact)).clamp(min=0.0)
@@ -384,23 +382,7 @@ def _alive(tree: Tree, leaves: int) -> bool:
     return not any(leaf.last for leaf in tree.leaves)
 
 
-def _others(base: Base) -> list[Operation]:
-    """The nonlinear operations that are no ReLU."""
-    curved = [op for op in base.graph.operations if isinstance(op, Curved)]
-    return [op for op in curved if not (isinstance(op, Activation) and op.name == "relu")]
-
-
-def _cases(leaf: Leaf, terms: int, others: list[Operation]) -> list[Leaf]:
-    """What a leaf is split into: at an edge of few corners, by a unit's sign, or not at all."""
-    soon_linear = not others and leaf.loose <= FEW_UNITS
-    if leaf.edge is not None and terms <= FEW and not soon_linear:
-        return leaf.parts()
-    if leaf.split is not None:
-        return leaf.halves()
-    return [replace(leaf, last=True)]
-
-
-def _stuck(leaf: Leaf, terms: int, others: list[Operation]) -> bool:
+def _stuck(leaf: Leaf, terms: int, others: list[Curved]) -> bool:
     """Whether nothing is left to split and the gap is that of curved lines, which no rounds close
     (a Root's tangents they do)."""
     curved = any(not isinstance(op, Root) for op in others)
@@ -409,7 +391,8 @@ def _stuck(leaf: Leaf, terms: int, others: list[Operation]) -> bool:
 
 def _level(base: Base, trees: list[Tree]) -> None:
     """Split the worst leaves of every tree, as many as make a batch."""
-    share, others = max(1, BATCH // (2 * len(trees))), _others(base)
+    share = max(1, BATCH // (2 * len(trees)))
+    others = [op for op in base.graph.operations if isinstance(op, Curved) and op.title != "relu"]
     by_depth: dict[tuple[int, bool], list[tuple[Tree, Leaf]]] = {}
     for tree in trees:
         tree.leaves.sort(key=lambda leaf: leaf.bound)
@@ -418,13 +401,10 @@ def _level(base: Base, trees: list[Tree]) -> None:
             if _stuck(leaf, tree.terms, others):
                 tree.leaves.append(replace(leaf, last=True))
                 break
-            for case in _cases(leaf, tree.terms, others):
+            for case in leaf.cases(tree.terms, others):
                 by_depth.setdefault((len(case.units), case.last), []).append((tree, case))
     for (_, last), cases in by_depth.items():
-        if last:
-            bounded(base, cases, LAST_ROUNDS, LAST_PUSH)
-        else:
-            bounded(base, cases, ROUNDS)
+        bounded(base, cases, *((LAST_ROUNDS, LAST_PUSH) if last else (ROUNDS, PUSH)))
 
 
 def corner_points(region: Region) -> tuple[Tensor, Tensor]:
@@ -458,9 +438,7 @@ def longest_edges(
     # Where no bound holds yet, no line is looser than another: the longest edge of all.
     scaled.append(values[0] * region.unbounded[owner].unsqueeze(1))
     best = np.full((len(region), 2), -1, np.int64)
-    points = torch.cat(scaled, dim=1).contiguous().numpy()
-    local = region.ends - region.ends[:, :1] + region.begins[:-1, None]
-    widest(local, region.begins, points, best)
+    widest(region.local, region.begins, torch.cat(scaled, dim=1).contiguous().numpy(), best)
     return best
 
 

@@ -9,7 +9,6 @@ LP about the head's first order at a λ says where a larger margin may be.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +20,7 @@ from torch.nn import functional
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Root, Slopes
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed
-from gnn_repair.oracle.heads.polytope import mixtures, scores
+from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed, mixtures, scores
 from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
 from gnn_repair.oracle.solution import Solution, solution_of, with_answers
@@ -44,12 +42,8 @@ class Certificate:
     """By number of a nonlinear operation: the coefficients [B or 1, 1, k] it had."""
 
 
-@dataclass(frozen=True, eq=False)
-class Game:
-    """Linear upper bounds of margins, [places, R] by term and [B, R] for what is fixed."""
-
-    terms: Floats
-    fixed: Floats
+Game = tuple[Floats, Floats]
+"""Linear upper bounds of margins: [places, R] by term, and [B, R] for what is fixed."""
 
 
 def rows_and_mixture(region: Region, target: Integers) -> tuple[Tensor, Tensor]:
@@ -68,27 +62,20 @@ def game_of(region: Region, functions: Tensor, lifted: Tensor, constant: Tensor)
         functions.numpy(), lifted.numpy(), terms,
     )  # fmt: skip
     offset = (functions @ region.fixed.unsqueeze(2)).squeeze(2) + constant
-    return Game(terms, offset.numpy())
+    return terms, offset.numpy()
 
 
-def play(region: Region, game: Game, threads: int | None = None) -> Solution:
+def play(region: Region, game: Game) -> Solution:
     """max_λ min_r of the game's margins: a λ by places of the region, and weights over r."""
-    count = len(region)
-    ends = region.ends
-    local = (ends - ends[:, :1] + region.begins[:-1, None])[:, :-1]
-    width = game.fixed.shape[1] + 1
-    table, beta = np.zeros((1, len(game.terms), width)), np.zeros((1, count, width))
+    count, places = len(region), len(game[0])
     # What no number is known for is left out: certificates do not rest on what the LP was told.
-    table[0, :, 1:] = np.where(np.abs(game.terms) < HUGE, -game.terms, 0.0)
-    beta[0, :, 1:] = np.where(np.abs(game.fixed) < HUGE, -game.fixed, 0.0)
-    rows = np.arange(len(game.terms), dtype=np.int32)
-    tables = Tables(
-        np.arange(count), np.append(local.ravel(), region.begins[-1]), rows, rows, table,
-        region.mass[None], beta,
-    )  # fmt: skip
+    known = (np.where(np.abs(part) < HUGE, -part, 0.0) for part in game)
+    table, beta = (np.pad(part, ((0, 0), (1, 0)))[None] for part in known)
+    rows, segments = np.arange(places, dtype=np.int32), np.append(region.local[:, :-1], places)
+    tables = Tables(np.arange(count), segments, rows, rows, table, region.mass[None], beta)
     zero = np.zeros(count, np.int64)
     asked = Problems(zero, np.arange(count), zero)
-    piece = solve_tables(tables, asked, threads)
+    piece = solve_tables(tables, asked)
     stuck = np.flatnonzero(piece.status == FAILED)
     if not len(stuck):
         return piece
@@ -139,17 +126,15 @@ def parts_with(region: Region, slopes: SlopesOf) -> dict[int, Relaxed]:
         operation, given = region.curved(number), slopes[number]
         if isinstance(operation, Root):
             given = (operation.within(given[0]),)
-        parts[number] = region.with_slopes(number, (given, given))
+        parts[number] = region.with_slopes(number, given, given)
     return parts
 
 
-def first_relaxation(
-    region: Region, target: Integers, threads: int | None = None
-) -> tuple[Certificate, Solution]:
+def first_relaxation(region: Region, target: Integers) -> tuple[Certificate, Solution]:
     """The cheapest bound: one line a unit, tight at the middle of its interval."""
     rows, mixture = rows_and_mixture(region, target)
     linear = region.backward(len(region.base.graph.operations), rows, region.lines)
-    piece = play(region, game_of(region, linear.functions, linear.lifted, linear.constant), threads)
+    piece = play(region, game_of(region, linear.functions, linear.lifted, linear.constant))
     return certify(region, target, mixed_weights(piece, mixture), region.lines), piece
 
 
@@ -171,8 +156,8 @@ TINY = 1e-12
 class Cuts:
     """All linear bounds of the rounds so far, for the same B LPs."""
 
-    def __init__(self, region: Region, target: Integers) -> None:
-        self.region, self.target = region, target
+    def __init__(self, region: Region) -> None:
+        self.region = region
         self.games: list[Game] = []
         self.mixtures: list[Tensor] = []
         """[B, R, C] each: the rivals' weights behind each bound."""
@@ -194,11 +179,9 @@ class Cuts:
         self.games.append(game_of(self.region, linear.functions, linear.lifted, linear.constant))
         self.mixtures.append(mixture)
         for number, part in parts.items():
-            given = None if pushes is None else pushes.get(number)
-            if given is None:
-                given = torch.zeros(len(self.region), rows.shape[1], part.box[0].low.shape[1])
-            self.pushes.setdefault(number, []).append(given.double())
-        for number, part in parts.items():
+            width = part.box[0].low.shape[1]
+            none = torch.zeros(len(self.region), rows.shape[1], width, dtype=torch.float64)
+            self.pushes.setdefault(number, []).append((pushes or {}).get(number, none))
             self._note(number, part, linear)
 
     def _note(self, number: int, part: Relaxed, linear: LinearBound) -> None:
@@ -222,9 +205,8 @@ class Cuts:
 
     def solve(self) -> Solution:
         """The LP over all bounds."""
-        terms = np.concatenate([game.terms for game in self.games], axis=1)
-        fixed = np.concatenate([game.fixed for game in self.games], axis=1)
-        return play(self.region, Game(terms, fixed))
+        terms, fixed = (np.concatenate(parts, axis=1) for parts in zip(*self.games, strict=True))
+        return play(self.region, (terms, fixed))
 
     def combine(self, piece: Solution) -> tuple[Tensor, SlopesOf]:
         """Rival weights and slopes as the LP's dual mixes them."""
@@ -264,12 +246,6 @@ SHRINK = 0.3
 """How much shorter the next step is where none of them helped."""
 
 
-def margins(region: Region, target: Integers, x: Tensor) -> Tensor:
-    """[B]: min_r of the lowered head's margins at x [B, D]."""
-    outputs = region.base.graph(x, region.nodes)
-    return worst(outputs, torch.from_numpy(target))
-
-
 def worst(outputs: Tensor, target: Tensor) -> Tensor:
     """[B]: the target's output less the largest other's; −∞ where one is no number."""
     index = target.unsqueeze(1)
@@ -296,11 +272,13 @@ class Search:
         """Begin at the frozen coefficients α [T]."""
         shares = frozen[region.places()[1]]
         x = mix_dense(region, shares)
-        return cls(region, target, shares, x, margins(region, target, x))
+        margin = worst(region.base.graph(x, region.nodes), torch.from_numpy(target))
+        return cls(region, target, shares, x, margin)
 
     def offer(self, x: Tensor, shares: Floats) -> None:
         """Take λ where its margin is larger."""
-        margin = margins(self.region, self.target, x)
+        outputs = self.region.base.graph(x, self.region.nodes)
+        margin = worst(outputs, torch.from_numpy(self.target))
         take = margin > self.margin
         self.margin = torch.where(take, margin, self.margin)
         self.x = torch.where(take.unsqueeze(1), x, self.x)
@@ -351,16 +329,15 @@ class Search:
         """Where the linearised head is best within a share ``reach`` of the way to any λ."""
         region = self.region
         outputs, jacobian = jacobian_at(region, self.x)
-        target = torch.from_numpy(self.target)
-        index = target[:, None, None]
-        own = jacobian.gather(1, index.expand(-1, 1, jacobian.shape[2]))
-        gaps = outputs.gather(1, target.unsqueeze(1)) - outputs
-        keep = torch.ones_like(outputs, dtype=torch.bool).scatter(1, target.unsqueeze(1), False)
+        rows, target = torch.arange(len(region)), torch.from_numpy(self.target)
+        keep = torch.ones_like(outputs, dtype=torch.bool)
+        keep[rows, target] = False
         count, rivals = len(region), outputs.shape[1] - 1
-        functions = (own - jacobian)[keep].view(count, rivals, -1) * reach[:, None, None]
-        away = (functions @ self.x.unsqueeze(2)).squeeze(2)
+        slopes = jacobian[rows, target].unsqueeze(1) - jacobian
+        functions = slopes[keep].view(count, rivals, -1) * reach[:, None, None]
+        gaps = (outputs[rows, target].unsqueeze(1) - outputs)[keep].view(count, rivals)
+        constant = gaps - (functions @ self.x.unsqueeze(2)).squeeze(2)
         bare = functions.new_empty(count, rivals, region.lifts.shape[1])
-        constant = gaps[keep].view(count, rivals) - away
         piece = play(region, game_of(region, functions.contiguous(), bare, constant))
         shares = dense_shares(region, piece)
         return mix_dense(region, shares), shares
@@ -369,8 +346,13 @@ class Search:
 def jacobian_at(region: Region, x: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs [B, C] and their derivatives [B, C, D] by x."""
     classes = region.base.num_classes
-    if len(x) * classes <= TOGETHER:
-        return _jacobian_together(region, x, classes)
+    if len(x) * classes <= TOGETHER:  # by one pass, each point standing once for every class
+        point = x.detach().repeat_interleave(classes, dim=0).requires_grad_(True)
+        with torch.enable_grad():
+            outputs = region.base.graph(point, region.nodes.repeat_interleave(classes))
+            own = outputs.view(len(x), classes, classes).diagonal(dim1=1, dim2=2)
+            (slopes,) = torch.autograd.grad(own.sum(), point)
+        return own.detach(), slopes.view(len(x), classes, -1)
     point = x.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         outputs = region.base.graph(point, region.nodes)
@@ -379,16 +361,6 @@ def jacobian_at(region: Region, x: Tensor) -> tuple[Tensor, Tensor]:
             for c in range(classes)
         ]
     return outputs.detach(), torch.stack(rows, dim=1)
-
-
-def _jacobian_together(region: Region, x: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The same by one pass, each point standing once for every class."""
-    point = x.detach().repeat_interleave(classes, dim=0).requires_grad_(True)
-    with torch.enable_grad():
-        outputs = region.base.graph(point, region.nodes.repeat_interleave(classes))
-        own = outputs.view(len(x), classes, classes).diagonal(dim1=1, dim2=2)
-        (slopes,) = torch.autograd.grad(own.sum(), point)
-    return own.detach(), slopes.view(len(x), classes, -1)
 
 
 def mix_dense(region: Region, shares: Floats) -> Tensor:
@@ -444,10 +416,8 @@ def on_cpu(exposure: Exposure) -> Exposure:
 
 def _occurrences(position: Integers) -> list[Integers]:
     """LPs split so that no recipient stands twice in a part: first, second, … occurrences."""
-    parts, seen = list[list[int]](), Counter[int]()
-    for place, who in enumerate(position.tolist()):
-        if seen[who] == len(parts):
-            parts.append([])
-        parts[seen[who]].append(place)
-        seen[who] += 1
-    return [np.array(part, np.int64) for part in parts]
+    order = np.argsort(position, kind="stable")
+    starts = np.flatnonzero(np.diff(position[order], prepend=-1))
+    which = np.empty(len(position), np.int64)
+    which[order] = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    return [np.flatnonzero(which == k) for k in range(int(which.max(initial=-1)) + 1)]

@@ -4,8 +4,8 @@ open goes on."""
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.heads.bound import Region, bare_region, region_of
+from gnn_repair.oracle.heads.bound import Base, Region, bare_region, base_of, free_terms, region_of
 from gnn_repair.oracle.heads.branch import (
     BATCH,
     Leaf,
@@ -24,9 +24,7 @@ from gnn_repair.oracle.heads.branch import (
     grow,
     inner_slopes,
 )
-from gnn_repair.oracle.heads.check import proved_bounds
-from gnn_repair.oracle.heads.polytope import Base, base_of, free_terms
-from gnn_repair.oracle.heads.proof import Proofs
+from gnn_repair.oracle.heads.proof import PRECISION, Proofs, proved_bounds
 from gnn_repair.oracle.heads.search import (
     Search,
     dense_shares,
@@ -34,7 +32,6 @@ from gnn_repair.oracle.heads.search import (
     on_cpu,
     replay_margins,
 )
-from gnn_repair.oracle.heads.verification import PRECISION
 from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.published import REACHABLE
@@ -91,34 +88,22 @@ ROUNDS = 4
 """Rounds of lines; the relaxation settles in two or three."""
 
 
-@dataclass(eq=False)
 class Questions:
     """L questions on their way: what is known of each."""
 
-    base: Base
-    position: Integers
-    target: Integers
-    low: Floats = field(init=False)
-    """[L]: the smallest σ the lowered margin may have to be divided by; 1 where there is none."""
-    high: Floats = field(init=False)
-    """[L]: the largest."""
-    raw: Floats = field(init=False)
-    """[L]: the bound of the lowered margin."""
-    margin: Floats = field(init=False)
-    """[L]: the lowered margin at the best λ."""
-    shares: list[Floats] = field(init=False)
-    """λ [K] of each."""
-    cases: list[list[Leaf]] = field(init=False)
-    stage: NDArray[np.int8] = field(init=False)
-    late: NDArray[np.bool_] = field(init=False)
-    """[L]: its time ran out."""
-
-    def __post_init__(self) -> None:
-        count = len(self.position)
-        self.low, self.high = np.ones(count), np.ones(count)
+    def __init__(self, base: Base, position: Integers, target: Integers) -> None:
+        self.base, self.position, self.target, count = base, position, target, len(position)
+        self.low, self.high = np.ones((2, count))
+        """[L]: the smallest and the largest σ that the lowered margin may have to be divided by; 1
+        where there is none."""
         self.raw, self.margin = np.full(count, np.inf), np.full(count, -np.inf)
-        self.shares, self.cases = [np.empty(0)] * count, [[] for _ in range(count)]
+        """[L]: the bound of the lowered margin, and the margin at the best λ."""
+        self.shares, self.cases = [np.empty(0)] * count, [list[Leaf]() for _ in range(count)]
+        """That λ [K] of each, and what proves its bound."""
+        self.confirmed, self.kept = np.full(count, -np.inf), [np.empty(0)] * count
+        """[L]: the largest margin of the model itself, and its λ."""
         self.stage, self.late = np.zeros(count, np.int8), np.zeros(count, bool)
+        """[L]: how far each went, and whether its time ran out."""
 
     def __len__(self) -> int:
         return len(self.position)
@@ -134,17 +119,6 @@ class Questions:
         spread = self.base.num_classes if self.base.lowered.squashed else 1
         return REACHABLE * self.high * spread
 
-    @property
-    def bound(self) -> Floats:
-        """[L]: the bounds of the model's own margins."""
-        with np.errstate(divide="ignore"):  # a length that may be zero bounds no quotient
-            bound = np.where(self.raw > 0, self.raw / self.low, self.raw / self.high)
-        if not self.base.lowered.squashed:
-            return bound
-        # p_c − p_r ≤ tanh(m / 2) for a win by m in logits; a loss is against a p_r ≥ 1 / C.
-        lost = np.expm1(np.minimum(bound, 0.0)) / self.base.num_classes
-        return np.where(bound > 0, np.tanh(bound / 2), lost)
-
     def open(self) -> NDArray[np.bool_]:
         """[L]: neither excluded nor won in the head."""
         return (self.raw > self.threshold) & (self.margin <= self.win)
@@ -156,6 +130,14 @@ class Questions:
             if margin[row] > self.margin[i] or not len(self.shares[i]):
                 self.margin[i] = margin[row]
                 self.shares[i] = search.shares[begins[row] : begins[row + 1]].copy()
+
+    def confirm(self, exposure: Exposure, chosen: Integers) -> None:
+        """Run the model with the chosen questions' present λ and keep what is better."""
+        shares = [self.shares[i] for i in chosen]
+        found = replay_margins(exposure, self.position[chosen], self.target[chosen], shares)
+        for i, margin, share in zip(chosen, found, shares, strict=True):
+            if not self.confirmed[i] >= margin:
+                self.confirmed[i], self.kept[i] = margin, share
 
 
 def relax_all(questions: Questions, frozen: Floats, budget: EffortLimit) -> None:
@@ -232,18 +214,14 @@ def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> No
         ]
         bounded(questions.base, [(tree, Leaf()) for tree in trees], ROUNDS)
         questions.stage[part] = 3
-        left = np.array([_is_open(tree) for tree in trees])
+        left = np.array([tree.open for tree in trees])
         if budget.leaves > 1:
             grow(questions.base, trees, budget.leaves, deadline)
             questions.stage[part[left]] = 4
             if time.process_time() > deadline:
-                questions.late[part] = [_is_open(tree) for tree in trees]
+                questions.late[part] = [tree.open for tree in trees]
         for tree, i in zip(trees, part, strict=True):
             _take_tree(questions, int(i), tree)
-
-
-def _is_open(tree: Tree) -> bool:
-    return tree.bound > tree.threshold and tree.margin <= tree.win
 
 
 def _take_tree(questions: Questions, i: int, tree: Tree) -> None:
@@ -253,12 +231,6 @@ def _take_tree(questions: Questions, i: int, tree: Tree) -> None:
         questions.cases[i] = [*tree.closed, *tree.leaves]
     if tree.shares is not None and tree.margin > questions.margin[i]:
         questions.margin[i], questions.shares[i] = tree.margin, tree.shares
-
-
-def unsplittable(questions: Questions, i: int) -> bool:
-    """Whether a question is open although nothing is left to split."""
-    open_cases = [leaf for leaf in questions.cases[i] if leaf.bound > questions.threshold[i]]
-    return questions.stage[i] == 4 and any(leaf.last for leaf in open_cases)
 
 
 def frozen_of(coefficients: Tensor) -> Floats:
@@ -294,16 +266,13 @@ def solve_head(
     asked = problems(exposure, target, nodes)
     base = base_of(exposure, asked.position)
     questions = Questions(base, asked.position, asked.target)
-    margin, shares = _decide(exposure, questions, budget)
-    proofs = _proofs(base, questions)
-    # A bound is stated as far as its proof shows it when it is recomputed by other code.
-    asked_bound = np.isfinite(questions.bound)
-    bound = np.maximum(
-        questions.bound,
-        proved_bounds(proofs, exposure, asked.position, asked.target, asked_bound),
-    )
-    reasons = _reasons(exposure, questions, bound, margin, shares, budget)
-    indptr, terms, coefficients = _supports(base, asked.position, shares)
+    _decide(exposure, questions, budget)
+    proofs, margin = _proofs(base, questions), questions.confirmed
+    # A bound is stated as its proof shows it when it is recomputed by other code.
+    found = np.isfinite(questions.raw)
+    bound = proved_bounds(proofs, exposure, asked.position, asked.target, found)
+    reasons = _reasons(exposure, questions, bound, budget)
+    indptr, terms, coefficients = _supports(base, asked.position, questions.kept)
     owner = np.repeat(asked.position, np.diff(indptr))
     return Solution(
         member=asked.member,
@@ -326,56 +295,28 @@ def solve_head(
     )
 
 
-def _decide(
-    exposure: Exposure, questions: Questions, budget: EffortLimit
-) -> tuple[Floats, list[Floats]]:
-    """Run the stages; the model's margin at the best confirmed λ of each question, and that λ."""
+def _decide(exposure: Exposure, questions: Questions, budget: EffortLimit) -> None:
+    """Run the stages."""
     frozen = frozen_of(exposure.coefficients)
     relax_all(questions, frozen, budget)
     search_all(questions, np.flatnonzero(questions.open()), frozen, ASCENT)
-    confirmed = _Confirmed(exposure, questions)
-    confirmed.ask(np.arange(len(questions)))
-    unsure = np.flatnonzero((questions.margin > questions.win) & (confirmed.margin <= REACHABLE))
-    if len(unsure):
-        search_all(questions, unsure, frozen, LONGER)
-        confirmed.ask(unsure)
-    left = (questions.raw > questions.threshold) & (confirmed.margin <= REACHABLE) & ~questions.late
+    questions.confirm(exposure, np.arange(len(questions)))
+    unsure = (questions.margin > questions.win) & (questions.confirmed <= REACHABLE)
+    if unsure.any():
+        search_all(questions, np.flatnonzero(unsure), frozen, LONGER)
+        questions.confirm(exposure, np.flatnonzero(unsure))
+    left = (questions.raw > questions.threshold) & (questions.confirmed <= REACHABLE)
+    left &= ~questions.late
     if not questions.base.lowered.reason and left.any():
-        chosen = np.flatnonzero(left)
-        split_all(questions, chosen, budget)
-        confirmed.ask(chosen)
-    return confirmed.margin, confirmed.shares
-
-
-class _Confirmed:
-    """The best λ of each question as the model itself sees it."""
-
-    def __init__(self, exposure: Exposure, questions: Questions) -> None:
-        self.exposure, self.questions = exposure, questions
-        self.margin = np.full(len(questions), -np.inf)
-        self.shares: list[Floats] = [np.empty(0)] * len(questions)
-
-    def ask(self, chosen: Integers) -> None:
-        """Run the model with the questions' present λ and keep what is better."""
-        questions = self.questions
-        shares = [questions.shares[i] for i in chosen]
-        found = replay_margins(
-            self.exposure, questions.position[chosen], questions.target[chosen], shares
-        )
-        for k, i in enumerate(chosen):
-            if not self.margin[i] >= found[k]:
-                self.margin[i], self.shares[i] = found[k], shares[k]
+        split_all(questions, np.flatnonzero(left), budget)
+        questions.confirm(exposure, np.flatnonzero(left))
 
 
 def _reasons(
-    exposure: Exposure,
-    questions: Questions,
-    bound: Floats,
-    margin: Floats,
-    shares: list[Floats],
-    budget: EffortLimit,
+    exposure: Exposure, questions: Questions, bound: Floats, budget: EffortLimit
 ) -> dict[int, str]:
     """Why questions are undecided."""
+    margin = questions.confirmed
     wins, excluded = margin > REACHABLE, bound <= REACHABLE
     reasons = {
         int(i): _reason(questions, int(i), budget) for i in np.flatnonzero(~(wins | excluded))
@@ -384,7 +325,7 @@ def _reasons(
     if not len(both):
         return reasons
     own = replace(exposure, replay=None)
-    lambdas = [shares[i] for i in both]
+    lambdas = [questions.kept[i] for i in both]
     inside = replay_margins(own, questions.position[both], questions.target[both], lambdas)
     size = PRECISION * max(1.0, float(exposure.frozen_logits.abs().max()))
     for i, head in zip(both, inside, strict=True):
@@ -411,7 +352,8 @@ def _reason(questions: Questions, i: int, budget: EffortLimit) -> str:
         return f"time limit of {budget.seconds:g} s per question; a larger effort goes on"
     if questions.raw[i] <= questions.threshold[i]:
         return "the bound that was found does not hold when its proof is recomputed"
-    if unsplittable(questions, i):
+    left = [leaf for leaf in questions.cases[i] if leaf.bound > questions.threshold[i]]
+    if questions.stage[i] == 4 and any(leaf.last for leaf in left):  # nothing is left to split
         return f"the bounds of {_curved(questions.base)} leave a gap that no case closes"
     if budget.leaves == 1:
         return 'the relaxation leaves it open; effort="normal" splits it into cases'
@@ -428,17 +370,14 @@ def _supports(
     base: Base, position: Integers, shares: list[Floats]
 ) -> tuple[Integers, Integers, Floats]:
     """λ of all questions as indptr, terms and coefficients."""
-    counts, terms, values = [], [], []
-    for p, share in zip(position, shares, strict=True):
-        kept = np.flatnonzero(share > DROPPED * share.sum())
-        counts.append(len(kept))
-        terms.append(base.ends[p, 0] + kept)
-        values.append(share[kept])
-    empty: Any = np.empty(0)
+    kept = [np.flatnonzero(share > DROPPED * share.sum()) for share in shares]
+    counts = np.array([len(own) for own in kept], np.int64)
+    terms = np.concatenate([*kept, np.empty(0, np.int64)])
+    values = np.concatenate([*(s[k] for s, k in zip(shares, kept, strict=True)), np.empty(0)])
     return (
-        np.append(0, np.cumsum(counts, dtype=np.int64)),
-        np.concatenate([empty, *terms]).astype(np.int64),
-        np.concatenate([empty, *values]),
+        np.append(0, np.cumsum(counts)),
+        np.repeat(base.ends[position, 0], counts) + terms,
+        values,
     )
 
 

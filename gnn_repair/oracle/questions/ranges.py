@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KIND = "gnn-repair value range"
-ROUNDS = 4
-"""Times an end is asked about: the gap that the first leaves shrinks to an eighth."""
+SHARES = (0.5, 0.5, 0.75, 0.9)
+"""Where between what is attained and its bound an end is asked about again: what two halvings leave
+open is mostly a bound that is loose, and closer to it the same lines prove more."""
 CLOSE = 1e-4
 """A gap this small beside the values is left: twelve halvings further nobody would see it."""
 
@@ -156,16 +157,11 @@ class ValueRange:
         import pandas as pd
 
         lower, upper = self.lower, self.upper
-        frame: dict[str, Any] = {
-            **lower.subjects(),
-            "value": self.frozen,
-            "low": self.low,
-            "high": self.high,
-        }
+        ends = {"value": self.frozen, "low": self.low, "high": self.high}
         if not self.exact:
-            frame |= {"low_bound": self.low_bound, "high_bound": self.high_bound}
+            ends |= {"low_bound": self.low_bound, "high_bound": self.high_bound}
         messages = {"messages_low": lower.key_messages(), "messages_high": upper.key_messages()}
-        return pd.DataFrame({**frame, **messages})
+        return pd.DataFrame({**lower.subjects(), **ends, **messages})
 
     def __getitem__(self, index: slice) -> ValueRange:
         if not isinstance(index, slice):
@@ -256,8 +252,8 @@ def value_range(
 # Behind a head ------------------------------------------------------------------------------------
 
 # Whether an output can exceed θ is a question that the solver of heads answers. Asked first at the
-# frozen value, it gives an attained end and a bound; asked again at the middle of the two, it moves
-# one of them there.
+# frozen value, it gives an attained end and a bound; asked again between the two, it moves one of
+# them there.
 
 
 def _end(exposure: Exposure, asked: Problems, effort: str | float) -> Solution:
@@ -277,31 +273,26 @@ def _rounds(
     best: Solution | None = None
     parts: list[OutputPart] = []
     chosen = asked
-    for _ in range(ROUNDS):
+    for share in (*SHARES, 1.0):
         part = solve_part(exposure, chosen, output, limit.clone(), effort)
         parts.append(part)
-        best = _better(best, _shifted(joined(exposure, [part], chosen, 0.0), limit.numpy(), sign))
+        found = joined(exposure, [part], chosen, 0.0)
+        moved = sign * limit.numpy()[found.node]  # margins against zero, not against the limit
+        found = replace(found, margin=found.margin + moved, bound=found.bound + moved)
+        best = found if best is None else _better(best, found)
         wide = np.isfinite(best.bound) & (best.gap > CLOSE * (1 + np.abs(best.margin)))
         if not wide.any():
             break
-        middle = sign * (best.margin + best.bound) / 2
-        limit[torch.from_numpy(best.node[wide])] = torch.from_numpy(middle[wide])
+        between = sign * (best.margin + share * best.gap)
+        limit[torch.from_numpy(best.node[wide])] = torch.from_numpy(between[wide])
         chosen = asked.taken(np.isin(asked.position, best.recipient[wide]))
     assert best is not None
     return best, parts
 
 
-def _shifted(solution: Solution, limit: Floats, sign: float) -> Solution:
-    """Margins against zero of questions that were asked against ``limit``."""
-    moved = sign * limit[solution.node]
-    return replace(solution, margin=solution.margin + moved, bound=solution.bound + moved)
-
-
-def _better(old: Solution | None, new: Solution) -> Solution:
-    """Of each question the larger margin with its λ, and the smaller bound."""
-    if old is None:
-        return new
-    # Some of the same questions, in the same order.
+def _better(old: Solution, new: Solution) -> Solution:
+    """Of each question the larger margin with its λ, and the smaller bound; ``new`` are some of the
+    same questions, in the same order."""
     place, bound = np.flatnonzero(np.isin(old.recipient, new.recipient)), old.bound.copy()
     bound[place] = np.minimum(bound[place], new.bound)
     larger = np.flatnonzero(new.margin > old.margin[place])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from gnn_repair.oracle.problems import (
     replay_of,
     require_exposure,
 )
-from gnn_repair.oracle.solution import Solution, verdicts
+from gnn_repair.oracle.solution import Solution, require_class_answers, verdicts, written_frame
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import ACTIVE
 
@@ -167,34 +168,34 @@ def stable_evidence(
     tables = Tables.of(exposure)
 
     def answer(index: int, highs: Any) -> StableEvidence:
-        return _evidence(highs, solution, tables, index, epsilon)
+        found = solution[index]
+        problem = instance(tables, found.member, int(solution.recipient[index]), found.target)
+        optimum = np.zeros(len(problem.terms))
+        optimum[found.terms - problem.terms[:1]] = found.coefficients
+        low, high = np.full((2, len(problem.terms)), np.nan)
+        if solution.status[index] != FAILED and len(problem.terms):
+            weights = solution.rival_weights[index][problem.rivals]
+            low, high = _ranges(highs, problem, optimum, weights, found.margin, epsilon)
+        senders, mass = tables.sources[tables.rows[problem.terms]], problem.mass[problem.group]
+        ranges = {"epsilon": epsilon, "mass": mass, "low": low, "high": high}
+        return _named(solution, index, problem.terms, senders, **ranges)
 
     return tuple(over_lps(len(solution), answer, new_highs, threads))
 
 
-def _evidence(
-    highs: Any, solution: Solution, tables: Tables, index: int, epsilon: float
+def _named(
+    solution: Solution, i: int, terms: Integers, sources: Any, **found: Any
 ) -> StableEvidence:
-    found = solution[index]
-    problem = instance(tables, found.member, int(solution.recipient[index]), found.target)
-    optimum = np.zeros(len(problem.terms))
-    optimum[found.terms - problem.terms[:1]] = found.coefficients
-    low, high = np.full((2, len(problem.terms)), np.nan)
-    if solution.status[index] != FAILED and len(problem.terms):
-        weights = solution.rival_weights[index][problem.rivals]
-        low, high = _ranges(highs, problem, optimum, weights, found.margin, epsilon)
+    """The answer to question i about the node's terms and who sent them, [K] each."""
     return StableEvidence(
-        member=found.member,
-        node=found.node,
-        target=found.target,
-        margin=found.margin,
-        epsilon=epsilon,
-        terms=problem.terms,
-        sources=solution.named(tables.sources[tables.rows[problem.terms]].astype(np.int64)),
-        mass=problem.mass[problem.group],
-        low=low,
-        high=high,
+        member=int(solution.member[i]),
+        node=int(solution.named(solution.node[i])),
+        target=int(solution.target[i]),
+        margin=float(solution.margin[i]),
+        terms=terms,
+        sources=solution.named(sources.astype(np.int64)),
         names=solution.names,
+        **found,
     )
 
 
@@ -258,23 +259,14 @@ def _needed_terms(
         for i, term, answer in zip(chosen, dropped, answers, strict=True):
             without[i][term - begin[i]] = answer
     rows, sources = exposure.rows.numpy(), exposure.sources.numpy()
-    return tuple(
-        StableEvidence(
-            member=0,
-            node=int(solution.named(solution.node[i])),
-            target=int(solution.target[i]),
-            margin=float(solution.margin[i]),
-            terms=np.arange(begin[i], end[i]),
-            sources=solution.named(sources[rows[begin[i] : end[i]]].astype(np.int64)),
-            verdict=str(solution.verdict[i]),
-            # What cannot win with all terms cannot with fewer; of the undecided nothing is known.
-            without=without[i]
-            if solution.verdict[i] == CAN
-            else np.full(len(without[i]), str(solution.verdict[i]), WORD),
-            names=solution.names,
-        )
-        for i in range(len(solution))
-    )
+    found = list[StableEvidence]()
+    for i, verdict in enumerate(map(str, solution.verdict)):
+        if verdict != CAN:  # what cannot with all terms cannot with fewer; else nothing is known
+            without[i] = np.full(len(without[i]), verdict, WORD)
+        terms = np.arange(begin[i], end[i])
+        own = {"verdict": verdict, "without": without[i]}
+        found.append(_named(solution, i, terms, sources[rows[terms]], **own))
+    return tuple(found)
 
 
 def _used(
@@ -340,12 +332,76 @@ def without_terms(exposure: Exposure, dropped: Tensor) -> Exposure:
     return pieces.with_head(exposure.head, logits, exposure.residual, replay)
 
 
-# Whose message a class cannot do without ----------------------------------------------------------
+# Whose messages matter ---------------------------------------------------------------------------
 
 
-def without_each_source(
-    solution: Solution, exposure: Exposure, threads: int | None = None
+def source_ranking(
+    solution: Solution,
+    exposure: Exposure,
+    *,
+    indispensable: bool = False,
+    csv: str | Path | None = None,
 ) -> pd.DataFrame:
+    """Which nodes' messages the witnesses listen to, the most used first.
+
+    Of LPs whose class can win. ``witnesses``: how many use the source; ``mass``: Σ λ there;
+    ``gained``: Σ max(λ − α, 0), what reweighting gives it beyond the frozen model; ``alone``:
+    witnesses that use nobody else.
+
+    Args:
+        solution: the oracle's answers.
+        exposure: what was solved.
+        indispensable: whether to ask every witness again without each of its sources; adds
+            ``needed``, how many classes can no longer win without the source, and ``unsure``, of
+            how many that is not decided.
+        csv: a file to write the frame to as well.
+    """
+    import pandas as pd
+
+    require_class_answers(solution, exposure)
+    if indispensable and exposure.head is not None:
+        raise InputError(
+            "a model with a head is not asked again source by source here; "
+            "gr.stable_evidence(exposure, y) says which terms it needs"
+        )
+    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    used = solution.in_use(exposure.mass.cpu()) & solution.reachable[owner]
+    alpha = exposure.coefficients.cpu().numpy()
+    member = np.minimum(solution.member[owner], len(alpha) - 1)
+    gained = np.maximum(solution.coefficients - alpha[member, solution.terms], 0)
+    frame = pd.DataFrame(
+        {
+            "source": solution.named(solution.sources[used]),
+            "lp": owner[used],
+            "mass": solution.coefficients[used],
+            "gained": gained[used],
+        }
+    )
+    # A source may send several terms: over several heads, say.
+    frame = frame.groupby(["lp", "source"], as_index=False).sum()
+    frame["alone"] = frame.groupby("lp")["source"].transform("size") == 1
+    ranked = frame.groupby("source").agg(
+        witnesses=("lp", "size"),
+        mass=("mass", "sum"),
+        gained=("gained", "sum"),
+        alone=("alone", "sum"),
+    )
+    ranked = ranked.reset_index().sort_values(
+        ["witnesses", "gained", "source"], ascending=[False, False, True]
+    )
+    ranked = ranked.reset_index(drop=True)
+    if indispensable:
+        found = without_each_source(solution, exposure)
+        told = {"needed": found["verdict"] == CANNOT, "unsure": found["verdict"] == UNDECIDED}
+        counted = pd.DataFrame({"source": found["source"], **told}).groupby("source").sum()
+        ranked = ranked.merge(counted.astype(int).reset_index(), on="source", how="left")
+    if solution.names.typed:
+        kind, ranked["source"] = solution.names.split(ranked["source"].to_numpy())
+        ranked.insert(0, "source_type", kind)
+    return written_frame(ranked, csv)
+
+
+def without_each_source(solution: Solution, exposure: Exposure) -> pd.DataFrame:
     """What becomes of every class that can win when one sender of its witness falls silent.
 
     One row an LP and source of its witness: member, node, class, source, ``margin`` without the
@@ -355,13 +411,15 @@ def without_each_source(
     import pandas as pd
 
     tables = Tables.of(exposure)
-    lp, source = _pairs(solution, tables)
-    margins, verdicts = [np.empty(0)], [np.empty(0, str)]
+    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    used = solution.in_use(tables.mass) & solution.reachable[owner] & (solution.sources >= 0)
+    lp, source = np.unique(np.stack([owner[used], solution.sources[used]]), axis=1)
+    margins, verdicts_ = [np.empty(0)], [np.empty(0, str)]
     for first in range(0, len(lp), QUESTIONS):
         part = slice(first, first + QUESTIONS)
-        margin, verdict = _asked(tables, solution, lp[part], source[part], threads)
+        margin, verdict = _asked(tables, solution, lp[part], source[part])
         margins.append(margin)
-        verdicts.append(verdict)
+        verdicts_.append(verdict)
     return pd.DataFrame(
         {
             "member": solution.member[lp],
@@ -369,21 +427,13 @@ def without_each_source(
             "class": solution.target[lp],
             "source": solution.named(source),
             "margin": np.concatenate(margins),
-            "verdict": np.concatenate(verdicts),
+            "verdict": np.concatenate(verdicts_),
         }
     )
 
 
-def _pairs(solution: Solution, tables: Tables) -> tuple[Integers, Integers]:
-    """LP and source of every sender that a witness listens to, each once."""
-    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
-    used = solution.in_use(tables.mass) & solution.reachable[owner] & (solution.sources >= 0)
-    pairs = np.unique(np.stack([owner[used], solution.sources[used]]), axis=1)
-    return pairs[0], pairs[1]
-
-
 def _asked(
-    tables: Tables, solution: Solution, lp: Integers, source: Integers, threads: int | None
+    tables: Tables, solution: Solution, lp: Integers, source: Integers
 ) -> tuple[Floats, NDArray[np.str_]]:
     position = solution.recipient[lp]
     owner = np.repeat(np.arange(len(lp)), tables.counts(position))
@@ -391,15 +441,11 @@ def _asked(
     left = tables.sources[tables.rows[terms]] != source[owner]
     reduced = on_terms(tables, position, owner[left], terms[left])
     asked = Problems(solution.member[lp], np.arange(len(lp)), solution.target[lp])
-    piece = solve_with_second_attempts(reduced, asked, threads)
-    lost = _emptied(tables, reduced, position)
+    piece = solve_with_second_attempts(reduced, asked)
+    # A group that has lost all its terms has nowhere to put its mass.
+    before, after = (
+        np.diff(one.segments).reshape(-1, tables.num_groups) > 0 for one in (tables, reduced)
+    )
+    lost = (before[position] & ~after).any(1)
     margin, bound = (np.where(lost, -np.inf, x) for x in (piece.margin, piece.bound))
     return margin, verdicts(margin, bound, piece.status)
-
-
-def _emptied(tables: Tables, reduced: Tables, position: Integers) -> NDArray[np.bool_]:
-    """[q]: a group has lost all its terms, so that its mass has nowhere to go."""
-    shape = (-1, tables.num_groups)
-    before = np.diff(tables.segments).reshape(shape)[position] > 0
-    after = np.diff(reduced.segments).reshape(shape) > 0
-    return np.asarray((before & ~after).any(1))

@@ -20,8 +20,13 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import FROZEN, METHODS, RUNGS, rung_title
 from gnn_repair.repair.base import FittedRepair, Repair, about
-from gnn_repair.repair.baselines import TINY, Propagation, normalised_adjacency
-from gnn_repair.repair.evidence import evidence_of, summary_width
+from gnn_repair.repair.evidence import (
+    LEAST_SCORE,
+    Propagation,
+    evidence_of,
+    normalised_adjacency,
+    summary_width,
+)
 from gnn_repair.repair.folds import (
     FOLDS,
     Roles,
@@ -291,10 +296,8 @@ class EvidenceLadder(Repair[FittedLadder]):
         said, refitted = self._refit(task, sources, climbed, folds, told, said)
         if "smoothed" in self.rungs:
             held, smooth = _smoothed(task, by_fold, folds, told, said, self.folds)
-            told, said = (
-                torch.cat([first, last.unsqueeze(1)], 1)
-                for first, last in ((told, held), (said, smooth))
-            )
+            told = torch.cat([told, held.unsqueeze(1)], 1)
+            said = torch.cat([said, smooth.unsqueeze(1)], 1)
         # A few hundred tiny problems: the CPU solves them sooner than a GPU starts them.
         decision = decide(told.cpu(), task.labels.cpu(), folds.cpu(), self.folds)
         constants = {
@@ -425,14 +428,12 @@ def _held_out(every: Tensor, folds: Tensor) -> Tensor:
 
 def _side_by_side(first: Roles, second: Roles) -> Roles:
     """The copies of both for every member."""
-    copies = first.copies + second.copies
-    weights, judged = (
-        torch.cat(
-            [getattr(r, name).unflatten(0, (-1, r.copies)) for r in (first, second)], 1
-        ).flatten(0, 1)
-        for name in ("weights", "judged")
-    )
-    return Roles(weights, judged, copies)
+
+    def joined(name: str) -> Tensor:
+        each = [getattr(roles, name).unflatten(0, (-1, roles.copies)) for roles in (first, second)]
+        return torch.cat(each, 1).flatten(0, 1)
+
+    return Roles(joined("weights"), joined("judged"), first.copies + second.copies)
 
 
 def _smoothed(
@@ -455,18 +456,14 @@ def _smoothed(
         without = weights_without(seen, labels, own[judged], count)
         bases = [mixed(every[:, s, k].double(), without[k]) for k in range(count)]
         bases.append(mixed(said[s], weigh(seen, labels)))
-        soft = torch.full(
-            (exposure.num_nodes, count + 1, exposure.num_classes),
-            1 / exposure.num_classes,
-            dtype=torch.float64,
-            device=folds.device,
-        )
+        shape = exposure.num_nodes, count + 1, exposure.num_classes
+        soft = strength.new_full(shape, 1 / exposure.num_classes)
         soft[exposure.recipients] = torch.stack(bases, 1).exp()
         jobs = torch.arange(count + 1, device=folds.device)
         shown = known[s].unsqueeze(1) & (dealt[s].unsqueeze(1) != jobs)
         given = torch.where(shown, task.y.unsqueeze(1), -1)
         scores = Propagation(operator, LAYERS, soft, given).smoothed(soft, strength)
-        scores = scores[exposure.recipients].clamp(min=TINY).log().log_softmax(2)
+        scores = scores[exposure.recipients].clamp(min=LEAST_SCORE).log().log_softmax(2)
         index = own.clamp(min=0).view(-1, 1, 1).expand(-1, 1, scores.shape[2])
         out.append((scores.gather(1, index).squeeze(1), scores[:, count]))
     return tuple(torch.stack(part) for part in zip(*out, strict=True))  # type: ignore[return-value]

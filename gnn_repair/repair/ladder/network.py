@@ -126,20 +126,11 @@ class Heads:
         out["last bias"] = like.new_zeros(len(self.rungs) * self.each, 1, self.classes)
         return out
 
-    def part(
-        self,
-        p: Parameters,
-        block: str,
-        table: Tensor | FeatureEvidence,
-        seed: Tensor | None = None,
-    ) -> Tensor:
+    def part(self, p: Parameters, block: str, table: Any, seed: Tensor | None = None) -> Tensor:
         """A block's part of the hidden layer for the rungs that read it, [readers, S·K, L, H].
 
-        Args:
-            p: parameters.
-            block: its name.
-            table: [T, L, k] for T = 1, S or S·K; or raw features.
-            seed: while training, says which features are dropped.
+        ``table`` is [T, L, k] for T = 1, S or S·K, or raw features, of which ``seed`` says while
+        training what is dropped.
         """
         weight = p[block].unflatten(0, (-1, self.each)).index_select(0, self._picks[block])
         count, _, width, channels = weight.shape
@@ -161,12 +152,8 @@ class Heads:
     ) -> Tensor:
         """[M, L, C] at the recipients of a reading.
 
-        Args:
-            p: parameters.
-            reading: what the heads read.
-            told: by block, histograms of labels [S or S·K, L, k].
-            noise: while training, the share of hidden channels that is dropped and the step's
-                seed, which drops features too.
+        ``told`` are, by block, histograms of labels [S or S·K, L, k]; ``noise`` is, while training,
+        the share of hidden channels that is dropped and the step's seed, which drops features too.
         """
         seed = None if noise is None else noise[1] + 1
         own_blocks = {"messages": reading.messages, "features": reading.features}
@@ -311,14 +298,8 @@ def climb(
 ) -> Climbed:
     """Train K copies of every rung and member, as many rungs at once as memory is meant for.
 
-    Args:
-        rungs: names that read something.
-        sources: what there is to read.
-        roles: who learns from and is judged by what, [S·K, n].
-        labels: [n]; read where a copy learns or is judged.
-        ladder: sizes and rates.
-        epochs: [R, S, K] that are kept, where they are known.
-        on_progress: called every few epochs.
+    Labels [n] are read where a copy learns or is judged; ``epochs`` [R, S, K] are those that are
+    kept, where they are known.
     """
     budget, hidden = ladder.budget, ladder.hidden
     if epochs is not None:

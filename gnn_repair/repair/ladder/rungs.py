@@ -123,13 +123,8 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
     right about some node that Frozen is wrong about.
     Frozen needs nothing that could go wrong, so others must show more than chance. It has no part
     in the combination: its epoch was chosen by these very labels, so its accuracy flatters it
-    beside theirs, and rungs that keep it bring it along.
-
-    Args:
-        told: [S, R, n, C] held-out log-probabilities, Frozen first.
-        labels: [n], read at validation nodes.
-        folds: [S, n], −1 where a recipient is no validation node.
-        count: how many folds there are.
+    beside theirs, and rungs that keep it bring it along. Of held-out log-probabilities
+    [S, R, n, C], Frozen first; labels [n]; folds [S, n], −1 at no validation node.
     """
     rows = []
     for member, own in enumerate(folds):
@@ -276,15 +271,9 @@ def find(
     classes: int,
     stays: bool,
 ) -> Findings:
-    """Compare each rung with the one it is to be compared with.
+    """Compare each of the R candidates, Frozen first, with the one it is to be compared with.
 
-    Args:
-        candidates: R names, Frozen first.
-        told: [S, R, N, C] held-out log-probabilities.
-        labels: [S, N], −1 where a node is not judged.
-        folds: [S, N], likewise.
-        classes: C.
-        stays: whether the frozen model stays as it is.
+    Of held-out log-probabilities [S, R, N, C]; labels and folds [S, N], −1 at nodes not judged.
     """
     names = [*candidates, TOGETHER]
     last = next((i for i, name in enumerate(candidates[1:], 1) if not RUNGS[name].blocks), None)
@@ -337,9 +326,7 @@ def _scored(told: Tensor, labels: Tensor, folds: Tensor, last: int | None) -> tu
 def mean_gain(differences: Tensor, judged: Tensor) -> tuple[float, float, float]:
     """Mean over members of the mean over judged nodes, its standard error, and its spread.
 
-    Args:
-        differences: [S, N], paired by node.
-        judged: [S, N] bool.
+    Of differences [S, N], paired by node.
     """
     some = judged.any(1)
     counts = judged.sum(1)[some].double()

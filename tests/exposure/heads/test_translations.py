@@ -50,6 +50,13 @@ def turned(h: Tensor) -> Tensor:
     return (SQUARE @ h.t()).t()
 
 
+def rows_written(h: Tensor) -> Tensor:
+    out = h.relu()
+    out[:2] = BY_NODE[:2]
+    out[2:4] += 1.0
+    return out
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "add by node": lambda h: torch.add(h, BY_NODE, alpha=0.3),
     "constant plus": lambda h: torch.add(BY_NODE, h, alpha=-2),
@@ -128,11 +135,19 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "logsumexp": lambda h: h.logsumexp(1, keepdim=True) + h,
     "cumulated": lambda h: h.cumsum(1),
     "sorted": lambda h: h.sort(1).values,
+    "two largest": lambda h: h.topk(2, 1).values,
+    "distances": lambda h: torch.cdist(h, SQUARE),
     "where": lambda h: torch.where(MASK, h, h.exp()),
+    "where, a constant": lambda h: torch.where(MASK, torch.inf, h).clamp(max=3.0),
+    "masked by infinity": lambda h: h.masked_fill(MASK, -torch.inf).relu(),
+    "rows of constants": lambda h: h.index_put((MASK[:, 0],), BY_NODE[MASK[:, 0]]).relu(),
+    "entries of a constant": lambda h: h.index_put((MASK,), torch.tensor(0.5).double()),
+    "rows copied": lambda h: h.index_copy(0, torch.tensor([3, 1]), BY_NODE[:2]),
+    "rows written": rows_written,
     "in place": in_place,
     "preallocated": preallocated,
 }
-UNKNOWN = {"cube", "clamp by tensors", "log_sigmoid", "sorted", "where"}
+UNKNOWN = {"cube", "clamp by tensors", "log_sigmoid", "sorted", "two largest", "distances"}
 UNKNOWN |= {"preallocated", "add itself", "chosen by node"}
 """Those that hold something without a form of its own (sin is one)."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.nn import GCNConv
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
@@ -247,3 +248,30 @@ def test_the_judge_is_awake() -> None:
     value = exposed("ReLU")
     object.__setattr__(value, "frozen_logits", value.frozen_logits + 1e-3)
     assert "misses its logits" in judge(value)
+
+
+class Normed(torch.nn.Module):
+    """Weights, running statistics and a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = GCNConv(graph().num_features, 5), torch.nn.BatchNorm1d(5)
+        self.last = torch.nn.Linear(5, 3)
+        self.register_buffer("shift", torch.ones(5))
+
+    def forward(self, x, edge_index):  # type: ignore[no-untyped-def]
+        return self.last((self.norm(self.conv(x, edge_index)) + self.shift).relu())
+
+
+@pytest.mark.parametrize("name", Normed().state_dict())
+def test_a_model_is_not_replayed_after_any_of_its_tensors_was_written(name: str) -> None:
+    torch.manual_seed(0)
+    model, data = Normed().double().eval(), graph()
+    exposure = expose(model, data)
+    assert exposure.replay is not None
+    torch.testing.assert_close(
+        exposure.replay(exposure.coefficients[0]), model(data.x, data.edge_index)
+    )
+    model.state_dict()[name].add_(1)
+    with pytest.raises(InputError, match="has changed since it was exposed"):
+        exposure.replay(exposure.coefficients[0])

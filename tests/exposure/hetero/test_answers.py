@@ -19,7 +19,7 @@ import gnn_repair as gr
 from gnn_repair import Exposure, expose, solve
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import ONE_KIND, NodeNames
-from gnn_repair.oracle.frames import source_ranking
+from gnn_repair.oracle import source_ranking
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.evidence import summary
 from gnn_repair.repair.inputs import RepairInputs

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphConv, SAGEConv
 
 import gnn_repair as gr
-from gnn_repair.datasets.planted_outputs import planted_links
+from gnn_repair.datasets import planted_links
 from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.links import from_model
+from gnn_repair.exposure.links.calls import chosen_links, relation_of
 from tests.helpers.models.link_form_models import (
     BACK,
     RATES,
@@ -204,6 +206,11 @@ def test_a_saved_solution_of_links_keeps_their_ends(tmp_path):
     assert again.check(exposure).ok
 
 
+def complex_product(z, links):
+    whole = torch.view_as_complex(torch.stack([z, -z], -1))
+    return (whole[links[0]] * whole[links[1]].conj()).real.sum(1)
+
+
 def test_what_cannot_be_told_is_refused_by_name():
     data = graph()
     with pytest.raises(InputError, match="link 0 joins node 3 with itself"):
@@ -214,6 +221,8 @@ def test_what_cannot_be_told_is_refused_by_name():
         gr.expose_links(Encoder().double(), data)
     with pytest.raises(ExposureRefused, match="looks up no rows"):
         gr.expose_links(Encoder().double(), data, decoder=lambda z, links: (z @ z.t())[links[0], 0])
+    with pytest.raises(ExposureRefused, match="looks up complex numbers; keep the real"):
+        gr.expose_links(Encoder().double(), data, decoder=complex_product)
 
     strongest = EncodeDecode(lambda i, o: SAGEConv(i, o, aggr="max")).double()
     with pytest.raises(ExposureRefused, match="scatter_reduce"):
@@ -503,3 +512,46 @@ def test_of_two_layers_that_are_looked_up_the_first_is_held_by_name():
     exposure = gr.expose_links(Layers().double(), graph_other_tables())
     assert [group.name for group in exposure.mixture.groups] == ["conv2"]
     assert "`conv1` (SAGEConv)" in exposure.mixture.scope
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("gap", [1.0, float("nan")])
+def test_the_worst_draw_counts_and_no_number_is_the_worst(at, gap, monkeypatch):
+    given = iter([0.0] * at + [gap] + [0.0] * (2 - at))
+    monkeypatch.setattr(from_model, "relative_gap", lambda *_: next(given))
+    with pytest.raises(ExposureRefused, match=re.escape(f"by {gap:.1e} of what they move")):
+        gr.expose_links(EncodeDecode().double(), graph())
+
+
+FOLLOWS, LIKES = ("user", "follows", "user"), ("user", "likes", "user")
+
+
+@pytest.mark.parametrize(
+    "held", [[], [RATES], [FOLLOWS], [RATES, FOLLOWS], [FOLLOWS, LIKES, RATES]]
+)
+def test_a_relation_is_taken_for_granted_where_one_alone_holds_links(held):
+    data = HeteroData()
+    for kind in (RATES, FOLLOWS, LIKES):
+        data[kind].edge_index = torch.tensor([[0], [1]])
+    for kind in held:
+        data[kind].edge_label_index = torch.tensor([[0], [1]])
+    if len(held) == 1:
+        assert relation_of(data, None) == held[0]
+    else:
+        with pytest.raises(InputError, match=f"{len(held)} relations of data hold edge_label_ind"):
+            relation_of(data, None)
+    assert relation_of(data, LIKES) == LIKES
+
+
+@pytest.mark.parametrize("relation", [None, RATES, FOLLOWS])
+def test_a_link_joins_two_different_nodes(relation):
+    """Numbers are equal in every case; only between two types are they of two nodes."""
+    data = Data(num_nodes=4) if relation is None else HeteroData()
+    for kind in set((relation or ())[::2]):
+        data[kind].num_nodes = 4
+    links = torch.tensor([[0, 2], [1, 2]])
+    if relation == RATES:
+        assert torch.equal(chosen_links(data, links, relation), links)
+    else:
+        with pytest.raises(InputError, match=r"link 1.* joins \w+ 2 with itself"):
+            chosen_links(data, links, relation)

@@ -538,3 +538,39 @@ def test_merged_nodes_are_clusters() -> None:
 
     torch.manual_seed(1)
     assert set(gr.expose(Merged().double(), batch_of()).to_frame()["source_type"]) == {"cluster"}
+
+
+def test_clusters_of_the_same_numbers_are_not_the_same_clusters():
+    """Pairs of nodes: neighbours in number, or one of each half of a graph; numbered alike."""
+
+    class Clusters(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lins = nn.ModuleList([nn.Linear(5, 3), nn.Linear(5, 3)])
+
+        def forward(self, x, batch):
+            half = batch.bincount() // 2
+            start, place = half.cumsum(0) - half, torch.arange(len(x))
+            local = place - 2 * start[batch]
+            pairs = start[batch] + local // 2, start[batch] + local % half[batch]
+            graph_of = torch.arange(len(half)).repeat_interleave(half)
+            return sum(
+                lin(global_mean_pool(global_mean_pool(x, pair).relu(), graph_of))
+                for lin, pair in zip(self.lins, pairs, strict=True)
+            )
+
+    torch.manual_seed(0)
+    exposure = gr.expose(Clusters().double(), batch(2), outputs="classes")
+    group = torch.repeat_interleave(exposure.segments.diff()) % exposure.num_groups
+    assert torch.equal(*(exposure.sources[exposure.rows[group == g].long()] for g in (0, 1)))
+    with pytest.raises(InputError, match="no two groups of this exposure can share"):
+        exposure.tied()
+
+
+def test_clusters_that_attention_pools_are_those_of_their_graph() -> None:
+    """The attention of PyG lays clusters out one above the other, cluster 0 of all graphs first."""
+    torch.manual_seed(1)
+    pool = Pooled(pyg.aggr.GraphMultisetTransformer(WIDTH, 3, heads=2)).double()
+    frame = gr.expose(pool, batch_of()).to_frame()
+    assert set(frame["source_type"]) == {"cluster"} and frame["group"].nunique() == 2
+    assert (frame["source"] // 3 == frame["graph"]).all()

@@ -77,6 +77,23 @@ class Unused(Net):
         return super().forward(x, edge_index)
 
 
+class OneByOne(Net):
+    """Neighbours' rows added in a loop over edges, or by moving all of them."""
+
+    def __init__(self, moved: bool) -> None:
+        super().__init__()
+        self.moved = moved
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.enter(x)
+        if self.moved:
+            return self.lin(h.roll(1, 0) + h.roll(-1, 0))
+        out = torch.zeros_like(h)
+        for source, target in edge_index.t().tolist():
+            out[target] += h[source]
+        return self.lin(out)
+
+
 class Tracked(Net):
     """The user's features want gradients, and one aggregation is not read."""
 
@@ -353,7 +370,25 @@ AWKWARD: dict[str, Awkward] = {
     },
     "statistics of the batch": Awkward(
         _mixing(lambda x: functional.batch_norm(x, None, None, training=True)), ring,
-        Refused(("the forward of Net", "native_batch_norm", "only sums")),
+        Refused(("the forward of Net", "native_batch_norm", "running statistics")),
+    ),
+    "rows added one by one": Awkward(
+        lambda: OneByOne(False), ring, Refused(("`add`", "one row at a time", "one sum")),
+    ),
+    "rows moved as a whole": Awkward(
+        lambda: OneByOne(True), ring, Refused(("rows of other nodes", "one sum over messages")),
+    ),
+    "complex messages": Awkward(
+        _mixing(lambda x: (torch.ones(NODES, NODES) * 1j @ x.cfloat()).imag), ring,
+        Refused(("complex numbers", "real tensors")),
+    ),
+    "complex numbers": Awkward(
+        _mixing(lambda x: torch.fft.fft(x).real), ring,
+        Refused(("complex numbers", "real tensors")),
+    ),
+    "half precision inside": Awkward(
+        _mixing(lambda x: x.bfloat16().relu().float()), ring,
+        Refused(("bfloat16 inside", "float32 or float64")),
     ),
     "softmax over nodes": Awkward(
         _mixing(lambda x: x.relu() * x.sum(1, keepdim=True).softmax(0)), ring,

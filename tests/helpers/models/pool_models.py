@@ -342,6 +342,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Pooled(aggr.SortAggregation(2), wide=2 * WIDTH),
         r"`pool` \(SortAggregation\)",
     ),
+    "pairs": (
+        lambda: Pooled(aggr.LCMAggregation(WIDTH, WIDTH)),
+        r"`pool` \(LCMAggregation\) joins the nodes of a graph two by two",
+    ),
+    "windows": (
+        lambda: Pooled(lambda x, b: F.avg_pool1d(to_dense_batch(x, b)[0].mT, 2)[..., 0]),
+        r"`avg_pool2d`, a mean over windows",
+    ),
 }
 
 

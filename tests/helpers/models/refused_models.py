@@ -45,7 +45,14 @@ REFUSED: dict[str, tuple[Build, str]] = {
         lambda: Net(pyg.SAGEConv(6, 8, aggr="max")),
         r"`conv2` \(SAGEConv\) mixes nodes by `scatter_reduce` \(amax\).*, no weighted",
     ),
-    "LSTM aggregator": (lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")), r"`conv2` \(SAGEConv\)"),
+    "LSTM aggregator": (
+        lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")),
+        r"`conv2` \(SAGEConv\) reads the messages of a node in order",
+    ),
+    "LSTM aggregator alone": (
+        lambda: pyg.SAGEConv(5, 4, aggr="lstm"),
+        r"the forward of SAGEConv reads the messages of a node in order",
+    ),
     "models.EdgeCNN": (
         lambda: models.EdgeCNN(5, 8, 2, 4),
         r"`convs.1` \(EdgeConv\) mixes nodes by `scatter_reduce` \(amax\)",

@@ -38,6 +38,10 @@ class Spelled(nn.Module):
         self.leave = nn.Linear(HEADS * WIDTH, CLASSES)
         self.ratio = torch.ones(HEADS, NODES, NODES, dtype=torch.float64)
 
+    def times_ratio(self, weight: Tensor) -> Tensor:
+        """Weights [H, N, N], untouched while nothing is reweighted."""
+        return weight if bool((self.ratio == 1).all()) else weight * self.ratio
+
 
 class Dense(Spelled):
     """Attention of several heads by a dense mask."""
@@ -51,6 +55,10 @@ class Dense(Spelled):
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=adj > 0)
             return self.leave(mixed.transpose(0, 1).reshape(NODES, -1))
         scores = (query @ key.transpose(1, 2)) / WIDTH**0.5
+        if self.how == "divided by the sum":
+            weight = scores.exp() * (adj > 0)
+            mixed = torch.bmm(self.times_ratio(weight), value) / weight.sum(-1, keepdim=True)
+            return self.leave(mixed.transpose(0, 1).reshape(NODES, -1))
         alpha = scores.masked_fill(adj == 0, -1e9).softmax(-1) * self.ratio
         if self.how == "bmm":
             mixed = torch.bmm(alpha, value).transpose(0, 1)
@@ -77,17 +85,38 @@ class Sparse(Spelled):
             out = self._keywords(torch.zeros_like(h), target, sent)
             return self.leave(out)
         pair = torch.cat([h[source], h[target]], dim=-1)
+        if self.how.startswith("divided"):
+            return self._divided(h, (pair * self.score).sum(-1).exp(), source, target)
         alpha = softmax(F.leaky_relu((pair * self.score).sum(-1)), target, num_nodes=NODES)
         weight = (alpha * self.ratio[:, target, source].t()).unsqueeze(-1)
         if self.how == "whole messages":
             sent = (h[source] + 0.3 * h[target]).tanh().flatten(1)
             sent = sent * self.ratio[0, target, source].unsqueeze(1)
             return self.leave(torch.zeros(NODES, 6).double().index_add(0, target, sent))
-        if self.how == "index_add_ by head":
+        if self.how == "heads on the last axis":
+            sent = h.mT[source] * weight.mT
+            out = torch.zeros(NODES, WIDTH, HEADS).double().index_add(0, target, sent).mT
+        elif self.how == "index_add_ by head":
             out = torch.zeros_like(h).index_add_(0, target, weight * h[source])
         else:
             out = scatter(weight * h[source, :, :], target, 0, NODES, reduce="sum")
         return self.leave(out.flatten(1))
+
+    def _divided(self, h: Tensor, weight: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Sums divided by those of their own weights, by head, or by a product with ones."""
+        ratio = self.ratio[:, target, source].t()
+        if self.how == "divided by head":
+            sent = h[source] * weight.unsqueeze(-1)
+            out = torch.zeros_like(h).index_add(0, target, sent * ratio.unsqueeze(-1))
+            total = torch.zeros(NODES, HEADS).double().index_add(0, target, weight)
+            return self.leave((out / (total + 1e-9).unsqueeze(-1)).flatten(1))
+        places, size = torch.stack([target, source]), (NODES, NODES)
+        matrix = torch.sparse_coo_tensor(places, weight[:, 0], size)
+        moved = matrix
+        if not bool((ratio == 1).all()):
+            moved = torch.sparse_coo_tensor(places, weight[:, 0] * ratio[:, 0], size)
+        ones = torch.ones(NODES, 1, dtype=torch.float64)
+        return self.leave(moved @ h.flatten(1) / (matrix @ ones + 1e-9))
 
     def _keywords(self, base: Tensor, target: Tensor, sent: Tensor) -> Tensor:
         index = target.unsqueeze(-1).repeat(1, sent.shape[1])
@@ -104,7 +133,17 @@ class Sparse(Spelled):
 CASES: dict[str, tuple[type[Spelled], str, int]] = {
     **{how: (Dense, how, HEADS) for how in ("bmm", "matmul", "einsum", "einsum, table first")},
     "one matrix, several tables": (Dense, "one", 1),
-    **{how: (Sparse, how, HEADS) for how in ("index_add_ by head", "scatter by head")},
+    "divided by the sum of a matrix": (Dense, "divided by the sum", HEADS),
+    "divided by a product with ones": (Sparse, "divided by ones", 1),
+    **{
+        how: (Sparse, how, HEADS)
+        for how in (
+            "index_add_ by head",
+            "scatter by head",
+            "divided by head",
+            "heads on the last axis",
+        )
+    },
     **{
         f"{how} by keywords": (Sparse, f"{how} by keywords", 1)
         for how in ("scatter_add_", "index_add", "index_put_", "scatter_reduce")

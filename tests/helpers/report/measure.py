@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gnn_repair.reporting.serving import PageServer, needs_server
+from gnn_repair.reporting.payload import PageServer, needs_server
 from tests.helpers.report.browser import Browser, open_browser
 
 STEPS = 80

@@ -18,9 +18,8 @@ from gnn_repair.exposure import expose
 from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import OracleExplainer, Rate, reach, solve
-from gnn_repair.oracle.heads.check import covers
-from gnn_repair.oracle.heads.polytope import base_of
-from gnn_repair.oracle.heads.proof import ProofCase
+from gnn_repair.oracle.heads.bound import base_of
+from gnn_repair.oracle.heads.proof import ProofCase, covers
 from gnn_repair.oracle.solution import Solution
 from tests.helpers.oracle.head_cases import CLASSES, NODES, tailed
 from tests.helpers.oracle.head_graph import CLASSES as CLASSES_HEAD_MODELS
@@ -373,3 +372,13 @@ def test_a_milp_of_another_build_contradicts_no_verdict(kind):
     opposite = replace(solution, margin=margin, bound=margin + 1)
     wrong = compare_with_milp(exposure, opposite, chosen)
     assert len(wrong.contradictions) == wrong.compared == found.compared
+
+
+def test_no_weight_on_the_asked_class_itself_proves_anything(solution, exposure):
+    """Its margin over itself is 0 whatever λ is, so that mixture would exclude every class."""
+    question = np.repeat(np.arange(len(solution)), np.diff(solution.proofs.indptr))
+    own = np.eye(CLASSES)[solution.target[question]]
+    for share in (1.0, 0.5, 1e-3):
+        weights = share * own + (1 - share) * solution.proofs.weights
+        found = with_proofs(solution, weights=weights).check(exposure)
+        assert found.negative >= share and not found.ok

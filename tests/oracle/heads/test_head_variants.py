@@ -3,6 +3,7 @@ admissible coefficients and beside the same questions about an affine model."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,9 @@ from gnn_repair.oracle import (
     summarise,
     value_range,
 )
-from gnn_repair.oracle.heads.nearest import Ball
+from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
+from gnn_repair.oracle.questions import relaxed
+from gnn_repair.oracle.questions.nearest import Ball
 from tests.helpers.oracle.head_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
 
 STEPS = 80
@@ -246,3 +249,25 @@ def test_ranges_of_values_far_from_zero_in_the_precision_of_the_model():
     far = value_range(replace(exposure, head=head, frozen_logits=said), [4, 5], effort="fast")
     np.testing.assert_allclose(far.low - 1000, near.low, atol=0.05)
     np.testing.assert_allclose(far.high - 1000, near.high, atol=0.05)
+
+
+def test_answers_carry_to_every_slack_they_hold_for():
+    """All consistent answers at four slacks in all orders: a win at one is a win at every larger,
+    an exclusion at one is one at every smaller."""
+    words = (CAN, CANNOT, UNDECIDED)
+    for own in itertools.product(words, repeat=4):
+        if any(own[i] == CAN and own[j] == CANNOT for i in range(4) for j in range(i, 4)):
+            continue
+        told = [
+            CAN if CAN in own[: i + 1] else CANNOT if CANNOT in own[i:] else UNDECIDED
+            for i in range(4)
+        ]
+        margin = np.where(np.array(own) == CAN, 1.0, -1.0)
+        bound = np.where(np.array(own) == CANNOT, 0.0, 2.0)
+        for order in itertools.permutations(range(4)):
+            place = list(order)
+            carried = [values[place].reshape(4, 1) for values in (margin, bound, np.array(own))]
+            relaxed._carry(np.array(order) / 4, *carried)
+            assert carried[2].ravel().tolist() == [told[i] for i in order]
+            for i, k in enumerate(order):
+                assert carried[0][i] == margin[: k + 1].max() and carried[1][i] == bound[k:].min()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,9 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads import search
-from gnn_repair.oracle.heads.bound import region_of
+from gnn_repair.oracle.heads import solve as head_solve
+from gnn_repair.oracle.heads.bound import base_of, original_shares, region_of, subdivided
 from gnn_repair.oracle.heads.branch import Leaf, Tree, bounded, corner_points
-from gnn_repair.oracle.heads.polytope import base_of, original_shares, subdivided
 from gnn_repair.oracle.solution import Solution
 from tests.helpers.oracle.head_cases import (
     CLASSES,
@@ -304,3 +306,22 @@ def test_wrong_halves_are_found(halved, exposure, change):
         return
     changed = replace(proofs, sign=sign, operation=operation, unit=unit)
     assert not replace(halved, proofs=changed).check(exposure).ok
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 5])
+def test_time_is_given_for_each_question_and_shared_by_all(ticks, monkeypatch):
+    """A clock that ticks whenever it is read, once for each chunk of one question: of n questions
+    with a second each, n / ticks are bounded before the time is over."""
+    exposure, clock, bounded = tailed("relu", 15, 2), itertools.count(0, ticks), []
+    plain = head_solve._relax_chunk
+    monkeypatch.setattr(head_solve, "CHUNK", 1)
+    monkeypatch.setattr(
+        head_solve, "time", SimpleNamespace(process_time=lambda: float(next(clock)))
+    )
+    monkeypatch.setattr(
+        head_solve,
+        "_relax_chunk",
+        lambda questions, chosen, *more: [bounded.append(chosen), plain(questions, chosen, *more)],
+    )
+    found = solve(exposure, "all", effort=head_solve.EffortLimit(1, 1.0))
+    assert len(bounded) == len(found) // ticks

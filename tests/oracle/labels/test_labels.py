@@ -508,8 +508,9 @@ def test_reach_counts_undecided_nowhere(bent):
 
 
 def test_a_sigmoid_at_the_end_is_taken_off_and_the_rest_is_exact():
-    plain = exposed_label_heads(nn.Linear(4, 2), "labels")
-    squashed = exposed_label_heads(nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()), "labels")
+    last = nn.Linear(4, 2)
+    plain = exposed_label_heads(last, "labels")
+    squashed = exposed_label_heads(nn.Sequential(last, nn.Sigmoid()), "labels")
     assert squashed.head is None
     assert "sigmoid at its end is taken off" in squashed.called
     assert torch.allclose(plain.frozen_logits, squashed.frozen_logits, atol=1e-12)
@@ -609,3 +610,71 @@ def test_reach_is_of_labels_and_outputs_are_chosen_by_number():
     with pytest.raises(IndexError):
         one.lower[7]
     assert str(one.upper[-1]) == str(one.upper[6])
+
+
+@pytest.mark.parametrize("threshold", [-0.5, 0.0, 0.5])
+def test_a_frame_says_what_is_predicted_at_the_threshold_that_was_asked(threshold):
+    exposure = random_exposure(2)
+    frame = gr.solve(exposure, truths(2), threshold=threshold).to_frame(exposure)
+    logits = exposure.frozen_logits.numpy()[frame["member"], frame["node"], frame["label"]]
+    assert frame["predicted"].tolist() == (logits > threshold).tolist()
+    above = np.where(frame["wanted"], logits - threshold, threshold - logits)
+    assert frame["frozen_margin"].to_numpy() == pytest.approx(above)
+
+
+def heavier(part):
+    return replace(part, coefficients=1.5 * part.coefficients)
+
+
+def moved(part):
+    """Every mass is kept, but by the next message of the first segment."""
+    return replace(part, terms=part.terms[::-1].copy())
+
+
+def lighter(part):
+    return replace(part, margin=part.margin + 1e-3)
+
+
+@pytest.mark.parametrize("damage", [heavier, moved, lighter])
+def test_every_part_is_checked_by_all_of_its_own_proofs(bent, damage):
+    solution = gr.solve(bent, torch.ones(NODES_LABEL_HEADS, 2), torch.arange(12))
+    assert solution.check(bent).ok
+    for k, part in enumerate(solution.parts):
+        other = list(solution.parts)
+        other[k] = replace(part, solution=damage(part.solution))
+        assert not replace(solution, parts=tuple(other)).check(bent).ok
+
+
+def test_a_part_that_does_not_win_when_run_again_is_noticed(bent):
+    solution = gr.solve(bent, torch.ones(NODES_LABEL_HEADS, 2), torch.arange(12))
+    assert (solution.verdict == "can").any()
+    assert not solution.check(replace(bent, replay=lambda lam: -bent.replay(lam).abs())).ok
+
+
+def test_a_range_is_the_best_that_any_round_attained_and_proved():
+    """Whatever the rounds say of each question, stated is the largest margin and least bound."""
+    torch.manual_seed(0)
+    bent = exposed_label_heads(
+        nn.Sequential(nn.ReLU(), nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), "values"
+    )
+    ranges = gr.value_range(bent, torch.arange(12), effort="fast")
+    rounds = 0
+    for end in (ranges.lower, ranges.upper):
+        for i in range(len(end)):
+            told = []
+            for part in end.parts:
+                here = (part.solution.recipient == end.recipient[i]) & (
+                    part.output == end.target[i]
+                )
+                sign = 1 if end.wanted[i] else -1
+                shift = sign * float(
+                    torch.as_tensor(part.threshold).expand(NODES_LABEL_HEADS)[end.node[i]]
+                )
+                told += [
+                    (part.solution.margin[j] + shift, part.solution.bound[j] + shift)
+                    for j in np.flatnonzero(here)
+                ]
+            rounds = max(rounds, len({round(bound, 9) for _, bound in told}))
+            assert end.margin[i] == pytest.approx(max(m for m, _ in told), abs=1e-9)
+            assert end.bound[i] == pytest.approx(min(b for _, b in told), abs=1e-9)
+    assert rounds > 1

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from torch import nn
 
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
@@ -472,3 +474,21 @@ def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(plant, f
     assert torch.equal(
         learned[:, FOLDS_PLANTED:], (train | val).unsqueeze(1).expand(-1, FOLDS_PLANTED, -1)
     )
+
+
+def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():
+    """Folds of very different sharpness, and a temperature by another method."""
+    told = (TOLD[:2] * (1.0 + DEALT).view(1, -1, 1)).log_softmax(2)
+    found = likelihoods(told, LABELS, DEALT, FOLDS)
+    for said, own in zip(told, found, strict=True):
+        for fold in range(FOLDS):
+            here, others = fold == DEALT, fold != DEALT
+
+            def loss(inverse, said=said, others=others):
+                return float(nn.functional.cross_entropy(said[others] * inverse, LABELS[others]))
+
+            best = minimize_scalar(loss, bounds=(0.01, 20), method="bounded").x
+            expected = -nn.functional.cross_entropy(
+                said[here] * best, LABELS[here], reduction="none"
+            )
+            torch.testing.assert_close(own[here], expected, rtol=1e-3, atol=1e-3)

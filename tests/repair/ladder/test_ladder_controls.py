@@ -118,3 +118,26 @@ def test_the_perceptron_asks_for_features():
 def test_a_backbone_to_train_anew_is_asked_for():
     with pytest.raises(InputError, match="needs frozen="):
         fit(RetrainedBackbone(), "labels")
+
+
+def test_label_propagation_chooses_its_strength_without_the_labels_it_is_judged_by():
+    """Labels at random on the graph: which strength is best differs from draw to draw."""
+    data, chosen = planted("labels")[1], set()
+    plain = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
+    train, val = data.train_mask[:, 0], data.val_mask[:, 0]
+    for seed in range(6):
+        draw = torch.Generator().manual_seed(seed)
+        y = torch.randint(CLASSES, data.y.shape, generator=draw)
+        own = fit(LabelPropagation(layers=6), "labels", y, data=data)
+        found = own.member_logits(planted_exposure("labels"))[0].exp().float()
+        hits, told = [], {}
+        for alpha in SPREADS:
+            spread = Reference(6, alpha)
+            seen = spread(y, plain, train, post_step=lambda out: out)
+            hits.append(int((seen.argmax(1) == y)[val].sum()))
+            whole = spread(y, plain, train | val, post_step=lambda out: out)
+            told[alpha] = whole / whole.sum(1, keepdim=True)
+        best = SPREADS[hits.index(max(hits))]
+        torch.testing.assert_close(found, told[best], rtol=1e-3, atol=1e-5)
+        chosen.add(best)
+    assert len(chosen) > 1

@@ -1,0 +1,201 @@
+"""Linear attention, q (kᵀ v), as the mixture (q kᵀ) v that it is."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import elu, normalize
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, GPSConv, Polynormer, SGFormer
+
+import gnn_repair as gr
+from gnn_repair.exposure.record import analysis
+
+NODES, HEADS, WIDTH = 15, 2, 8
+
+
+def graph():
+    generator = torch.Generator().manual_seed(3)
+    edges = torch.randint(NODES, (2, 50), generator=generator)
+    x = torch.randn(NODES, 6, generator=generator, dtype=torch.float64)
+    return Data(x=x, edge_index=edges, y=torch.arange(NODES) % 3)
+
+
+def split(t):
+    return t.view(NODES, WIDTH // HEADS, HEADS)
+
+
+def by_einsum(q, k, v):
+    q, k, v = map(split, (q, k, v))
+    total = torch.einsum("ndh,dmh->nmh", q, torch.einsum("ndh,nmh->dmh", k, v))
+    normaliser = torch.einsum("ndh,dh->nh", q, torch.einsum("ndh->dh", k)).unsqueeze(1)
+    return (total / normaliser).reshape(NODES, -1)
+
+
+def by_matmul(q, k, v):
+    q, k, v = (t.view(1, NODES, HEADS, -1).transpose(1, 2) for t in (q, k, v))
+    total = q @ (k.transpose(-2, -1) @ v) / (q @ k.sum(2, keepdim=True).mT)
+    return total.squeeze(0).transpose(0, 1).reshape(NODES, -1)
+
+
+def in_other_order(q, k, v):
+    order = torch.arange(NODES).flip(0)
+    back = (q[order] @ (k.t() @ v)) / (q[order] @ k.sum(0)).unsqueeze(1)
+    return back[order.argsort()]
+
+
+ALONE = {
+    "plain": lambda q, k, v: (q @ (k.t() @ v)) / (q @ k.sum(0)).unsqueeze(1),
+    "by products": lambda q, k, v: (q @ (k.t() @ v)) / (q * k.sum(0)).sum(1, keepdim=True),
+    "from the other side": lambda q, k, v: (q @ (v.t() @ k).t()) / (q @ k.sum(0)).unsqueeze(1),
+    "rows in another order": in_other_order,
+}
+BY_HEAD = {"einsum": by_einsum, "matmul": by_matmul}
+
+
+class Attention(nn.Module):
+    """Linear attention beside a convolution, or alone."""
+
+    def __init__(self, form, beside=False):
+        super().__init__()
+        torch.manual_seed(1)
+        self.q, self.k, self.v = (nn.Linear(6, WIDTH) for _ in range(3))
+        self.conv, self.out, self.form = GCNConv(6, WIDTH), nn.Linear(WIDTH, 3), form
+        self.beside = beside
+        self.double().eval()
+
+    def parts(self, x):
+        return elu(self.q(x)) + 1, elu(self.k(x)) + 1, self.v(x)
+
+    def forward(self, x, edge_index):
+        mixed = self.form(*self.parts(x))
+        return self.out(mixed + self.conv(x, edge_index) if self.beside else mixed)
+
+
+def dense(exposure, group):
+    """[n, N] coefficients of a group."""
+    found = torch.zeros(NODES, NODES, dtype=torch.float64)
+    segments, count = exposure.segments, exposure.num_groups
+    for node in range(NODES):
+        terms = slice(int(segments[node * count + group]), int(segments[node * count + group + 1]))
+        senders = exposure.sources[exposure.rows[terms].long()].long()
+        found[node, senders] = exposure.coefficients[0, terms].double()
+    return found
+
+
+def attention(q, k):
+    weights = q @ k.t()
+    return weights / weights.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_weights_are_those_of_the_whole_matrix(name):
+    model, data = Attention(ALONE[name]), graph()
+    exposure = gr.expose(model, data)
+    q, k, _ = model.parts(data.x)
+    assert exposure.head is None and not exposure.held
+    torch.testing.assert_close(dense(exposure, 0), attention(q, k).detach())
+
+
+@pytest.mark.parametrize("name", BY_HEAD)
+def test_heads_have_weights_of_their_own(name):
+    model, data = Attention(BY_HEAD[name]), graph()
+    exposure = gr.expose(model, data)
+    q, k, _ = model.parts(data.x)
+    if name == "einsum":
+        pairs = [(split(q)[..., h], split(k)[..., h]) for h in range(HEADS)]
+    else:
+        pairs = list(zip(q.chunk(HEADS, 1), k.chunk(HEADS, 1), strict=True))
+    assert exposure.num_groups == HEADS
+    for h, pair in enumerate(pairs):
+        torch.testing.assert_close(dense(exposure, h), attention(*pair).detach())
+
+
+@pytest.mark.parametrize("name", [*ALONE, *BY_HEAD])
+def test_logits_under_other_weights_are_the_model_s(name):
+    """All of a node's attention on one sender: its value row, head by head, is what is read."""
+    model, data = Attention({**ALONE, **BY_HEAD}[name]), graph()
+    exposure = gr.expose(model, data)
+    chosen = torch.arange(NODES).roll(4)
+    weights = torch.zeros_like(exposure.coefficients)
+    for node in range(NODES):
+        for group in range(exposure.num_groups):
+            slot = node * exposure.num_groups + group
+            terms = torch.arange(int(exposure.segments[slot]), int(exposure.segments[slot + 1]))
+            senders = exposure.sources[exposure.rows[terms].long()]
+            weights[0, terms[senders == chosen[node]]] = exposure.mass[0, node, group]
+    expected = model.out(model.v(data.x)[chosen])
+    torch.testing.assert_close(exposure.logits(weights)[0], expected.detach())
+
+
+def test_a_scaled_product_and_signed_kernels_are_exact():
+    data = graph()
+    scaled = gr.expose(Attention(lambda q, k, v: q @ (k.t() @ v / 7)), data)
+    q, k, _ = Attention(None).parts(data.x)
+    torch.testing.assert_close(dense(scaled, 0), (q @ k.t() / 7).detach())
+    signed = gr.expose(
+        Attention(lambda q, k, v: normalize(q - 1) @ (normalize(k - 1).t() @ v)), data
+    )
+    weights = (normalize(q - 1) @ normalize(k - 1).t()).detach()
+    torch.testing.assert_close(dense(signed, 0) - dense(signed, 1), weights)
+
+
+def test_weights_of_zero_are_terms_since_all_nodes_send():
+    data, model = graph(), Attention(lambda q, k, v: (q - 1).relu() @ ((k - 1).relu().t() @ v))
+    q, k, _ = model.parts(data.x)
+    weights = ((q - 1).relu() @ (k - 1).relu().t()).detach()
+    exposure = gr.expose(model, data)
+    assert (weights == 0).any() and exposure.num_terms == NODES**2
+    torch.testing.assert_close(dense(exposure, 0), weights)
+
+
+def test_beside_a_convolution_both_are_mixtures():
+    exposure = gr.expose(Attention(ALONE["plain"], beside=True), graph())
+    assert [group.name for group in exposure.groups] == ["linear attention", "conv"]
+    assert not exposure.held
+
+
+def test_on_large_graphs_it_is_held_by_name(monkeypatch):
+    monkeypatch.setattr(analysis, "LINEAR_ATTENTION", NODES**2 - 1)
+    exposure = gr.expose(Attention(ALONE["plain"], beside=True), graph())
+    assert [group.name for group in exposure.groups] == ["conv"]
+    assert any("mm" in part.operations for part in exposure.held if part.beside)
+
+
+def test_what_cannot_be_followed_behind_it_leaves_it_held():
+    """A sort of channels by their sums has no head; the convolution beside it does."""
+
+    def ranked(q, k, v):
+        return ALONE["plain"](q, k, v).cumsum(0)
+
+    exposure = gr.expose(Attention(ranked, beside=True), graph())
+    assert [group.name for group in exposure.groups] == ["conv"]
+    assert any(part.beside for part in exposure.held)
+
+
+class Pyg(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(2)
+        self.before, self.after = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.model = {
+            "SGFormer": lambda: SGFormer(6, 8, 3),
+            "Polynormer": lambda: Polynormer(6, 8, 3, local_layers=1, global_layers=1),
+            "Performer": lambda: GPSConv(8, GCNConv(8, 8), heads=2, attn_type="performer"),
+        }[kind]()
+        self.model._global = True
+        self.kind = kind
+        self.eval()
+
+    def forward(self, x, edge_index):
+        if self.kind == "Performer":
+            return self.after(self.model(self.before(x), edge_index))
+        return self.model(x, edge_index, torch.zeros(len(x), dtype=torch.long))
+
+
+@pytest.mark.parametrize("kind", ["SGFormer", "Polynormer", "Performer"])
+def test_pyg_s_own_models_are_mixtures_over_all_nodes(kind):
+    data = graph()
+    exposure = gr.expose(Pyg(kind), Data(x=data.x.float(), edge_index=data.edge_index, y=data.y))
+    assert any("linear attention" in group.rule for group in exposure.groups)
+    assert exposure.segments[:: exposure.num_groups].diff().min() >= NODES
+    assert exposure.residual < 1e-5
