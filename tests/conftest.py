@@ -1,6 +1,9 @@
-"""Graphs that tests share."""
+"""What tests share: a graph, and the command run in this process."""
 
 from __future__ import annotations
+
+import sys
+import warnings
 
 import pytest
 import torch
@@ -45,3 +48,19 @@ def make_graph(
 @pytest.fixture
 def graph() -> Data:
     return make_graph()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command in this process; gives exit code, stdout and stderr."""
+    from gnn_repair.cli import main
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gnn-repair", *arguments])
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+        with pytest.raises(SystemExit) as caught:
+            main()
+        output = capsys.readouterr()
+        return int(caught.value.code or 0), output.out, output.err
+
+    return call

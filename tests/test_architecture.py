@@ -18,15 +18,7 @@ SURFACE = Path(__file__).parent / "public.txt"
 LAYERS = [
     {"errors"},
     {"atomic"},
-    {
-        "published",
-        "methods",
-        "files",
-        "devices",
-        "budget",
-        "startup",
-        "f1",
-    },
+    {"published", "methods", "files", "devices", "budget", "startup", "f1"},
     {"notebook", "highs", "results", "catalog", "checks"},
     {"kernel_cache"},
     {"kernels"},

@@ -21,6 +21,7 @@ from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
 from gnn_repair.oracle.questions.ranges import ValueRange
 from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.study.tiny import tiny_graph
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +236,7 @@ def test_links_are_labels_of_their_own():
 
 
 def test_a_frozen_backbone_brings_its_own_data():
-    data = gr.load_dataset("builtin")
+    data = tiny_graph()
     frozen = gr.train_backbone("sgc", data, [0, 2], budget=gr.Budget(3, None, 0.01, 0.0))
     found = gr.diagnose(frozen)
     assert found.reach.num_members == 2 and "2 members together" in str(found)

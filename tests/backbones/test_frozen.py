@@ -1,18 +1,23 @@
-"""The frozen value: what it holds, what it refuses to load, and clear errors before training."""
+"""Frozen backbones: their networks, files, shapes and checks."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import pickle
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from gnn_repair.backbones import BACKBONES, Frozen, Shape, train_backbone
-from gnn_repair.errors import DeviceError, FileFormatError
-from gnn_repair.training import SHORT
+from gnn_repair.errors import DeviceError, FileFormatError, InputError, SplitError
+from gnn_repair.exposure.from_backbone import expose_frozen
+from gnn_repair.training import SHORT, Budget
+
+# The frozen value: what it holds, what it refuses to load, and clear errors before training.
 
 BUDGET = replace(SHORT, epochs=3)
 SMALL = Shape(hidden=16, heads=4)
@@ -148,3 +153,51 @@ def test_copies_are_the_same_value(name, graph, tmp_path):
         assert again.backbone.shape == frozen.backbone.shape
         with pytest.raises(TypeError):
             again.parameters["classifier.bias"] = None
+
+
+# A graph that cannot be trained on is refused before anything is trained, in one sentence.
+
+BRIEF = Budget(1, None, 0.01, 0.0)
+
+
+def refused(graph, message: str, error: type[Exception] = InputError, **options):
+    with pytest.raises(error, match=message):
+        train_backbone("gcn", graph, device="cpu", budget=BRIEF, **options)
+
+
+def test_overlapping_masks(graph):
+    graph.val_mask[:, 2] |= graph.train_mask[:, 2]
+    refused(graph, "train_mask and val_mask overlap: node .* of split 2", SplitError)
+
+
+def test_nobody_needs_a_test_mask(graph):
+    del graph.test_mask
+    frozen = train_backbone("gcn", graph, [0], device="cpu", budget=BRIEF)
+    assert frozen.num_members == 1
+
+
+def test_numpy_numbers_name_splits(graph):
+    backbone = BACKBONES["gcn"](Shape(hidden=4))
+    frozen = train_backbone(backbone, graph, torch.tensor([2, 0]).numpy(), budget=BRIEF)
+    assert frozen.splits == (2, 0)
+    assert all(type(split) is int for split in frozen.splits)
+
+
+# The documentation's ninth backbone works as written.
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "backbone.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not installed")
+def test_the_worked_example(graph):
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    names: dict = {}
+    exec(code, names)
+    backbone = names["TransformThenPropagate"](Shape(hidden=16))
+    budget = replace(SHORT, epochs=3)
+    frozen = train_backbone(backbone, graph, range(2), device="cpu", budget=budget)
+    for member in range(2):
+        expected = frozen.network(member)(graph.x, graph.edge_index)
+        torch.testing.assert_close(frozen.logits[member], expected)
+    exposure = expose_frozen(frozen)
+    torch.testing.assert_close(exposure.logits(), frozen.logits)

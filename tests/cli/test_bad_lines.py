@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from gnn_repair.cli import main
 from gnn_repair.results.store import pack
 from gnn_repair.study import PAPER, Store
 from tests.helpers.study.planted_records import make_record
@@ -45,7 +44,16 @@ def study(name, *rest):
     return ["study", name, "--store", "{store}", *rest]
 
 
+ROOTS = ["{file}", "", "~nosuchuser/data", LONG, "nul\0"]
+RAY, NOBODY = ["--engine", "ray"], "127.0.0.1:1"
 SMALL = ["--datasets", "builtin", "--backbones", "gcn", "--splits", "0"]
+REPORTS = [
+    ["--split", "99"], ["--device", "tpu"], ["--methods", "magic"], ["--methods", ""],
+    ["--dataset", "corra"], ["--dataset", "../x"], ["--backbone", "gaat"],
+    ["--dataset", "cora", "--root", "{file}"], ["--figures", "{file}"], ["--store", "{absent}"],
+    ["--store", "{folder}"], ["--store", "{file}"], ["--store", "{sparse}"],
+    ["--store", "{store}", "--dataset", "nothing"], ["--store", "{store}", "--figures", "{new}"],
+]  # fmt: skip
 LINES: list[list[str]] = [
     *(study("run", *SMALL, "--set", one) for one in SETTINGS),
     *(study("run", "--datasets", "builtin", "--splits", one) for one in SPLITS),
@@ -60,32 +68,17 @@ LINES: list[list[str]] = [
     *(study("tables", one) for one in ["nonsense", "", LONG, "controls\0"]),
     study("tables", "--format", "pdf"),
     study("status", "--format", "xml"),
-    study("run", *SMALL, "--stack", "0"),
-    study("run", *SMALL, "--stack", "x"),
-    study("run", *SMALL, "--jobs", "0"),
-    study("run", *SMALL, "--jobs", "2", "--engine", "ray"),
+    study("status", "--splits", "5-2"),
+    *(study("run", *SMALL, "--stack", one) for one in ["0", "x"]),
+    *(study("run", *SMALL, "--jobs", *rest) for rest in [["0"], ["2", "--engine", "ray"]]),
     study("run", *SMALL, "--engine", "slurm"),
-    study("run", *SMALL, "--engine", "ray", "--cpus", "nan"),
-    study("run", *SMALL, "--engine", "ray", "--cpus", "inf"),
-    study("run", *SMALL, "--engine", "ray", "--cpus", "-1"),
-    study("run", *SMALL, "--engine", "ray", "--cpus", "0"),
-    study("run", *SMALL, "--engine", "ray", "--gpus", "nan"),
-    study("run", *SMALL, "--engine", "ray", "--address", ""),
-    study("run", *SMALL, "--engine", "ray", "--address", "127.0.0.1:1"),
-    study("run", *SMALL, "--engine", "ray", "--address", "ray://127.0.0.1:1"),
+    *(study("run", *SMALL, *RAY, "--cpus", one) for one in ["nan", "inf", "-1", "0"]),
+    study("run", *SMALL, *RAY, "--gpus", "nan"),
+    *(study("run", *SMALL, *RAY, "--address", one) for one in ["", NOBODY, f"ray://{NOBODY}"]),
     study("run", *SMALL, "--nonsense"),
-    study("run", *SMALL, "--protocol", "{absent}"),
-    study("run", *SMALL, "--protocol", "{folder}"),
-    study("run", *SMALL, "--protocol", "{deep}"),
-    study("run", *SMALL, "--protocol", "{binary}"),
-    study("run", *SMALL, "--protocol", "{big}"),
-    study("run", *SMALL, "--protocol", LONG),
-    study("run", *SMALL, "--protocol", "nul\0"),
-    study("run", "--datasets", "cora", "--root", "{file}"),
-    study("run", "--datasets", "cora", "--root", ""),
-    study("run", "--datasets", "cora", "--root", "~nosuchuser/data"),
-    study("run", "--datasets", "cora", "--root", LONG),
-    study("run", "--datasets", "cora", "--root", "nul\0"),
+    *(study("run", *SMALL, "--protocol", one) for one in ["{absent}", "{folder}", "{deep}"]),
+    *(study("run", *SMALL, "--protocol", one) for one in ["{binary}", "{big}", LONG, "nul\0"]),
+    *(study("run", "--datasets", "cora", "--root", one) for one in ROOTS),
     *(["study", "run", *SMALL, "--store", s] for s in ["{file}", LONG, "nul\0", "{file}/below"]),
     *(["study", "tables", "--store", s] for s in ["{file}", "{absent}", LONG, "{folder}", "nul\0"]),
     *(["study", "tables", "--store", s] for s in ["{sparse}", "{binary}", "{deep}", "{newer}"]),
@@ -96,44 +89,18 @@ LINES: list[list[str]] = [
     ["study", "merge", "--store", "{new}"],
     ["study", "merge", "{packed}", "--store", "{file}"],
     *(study("export", f) for f in ["{folder}.csv", "x.xls", "", LONG + ".csv", "nul\0.csv", "x"]),
-    study("export", "{file}/below/x.csv"),
-    study("export", "/dev/null"),
-    study("pack", "{folder}"),
-    study("pack", "/dev/null"),
-    study("pack", "{file}/below/x.jsonl"),
+    *(study("export", one) for one in ["{file}/below/x.csv", "/dev/null"]),
+    *(study("pack", one) for one in ["{folder}", "/dev/null", "{file}/below/x.jsonl"]),
     study("export"),
-    ["report", "--out", "{folder}"],
-    ["report", "--out", "/dev/null"],
-    ["report", "--out", LONG],
-    ["report", "--out", "nul\0"],
-    ["report", "--split", "-1"],
-    ["report", "--split", "99", "--out", "{new}.html"],
-    ["report", "--split", "x"],
-    ["report", "--device", "tpu", "--out", "{new}.html"],
-    ["report", "--methods", "magic", "--out", "{new}.html"],
-    ["report", "--methods", "", "--out", "{new}.html"],
-    ["report", "--dataset", "corra", "--out", "{new}.html"],
-    ["report", "--dataset", "../x", "--out", "{new}.html"],
-    ["report", "--backbone", "gaat", "--out", "{new}.html"],
-    ["report", "--dataset", "cora", "--root", "{file}", "--out", "{new}.html"],
-    ["report", "--figures", "{file}", "--out", "{new}.html"],
-    ["report", "--store", "{absent}", "--out", "{new}.html"],
-    ["report", "--store", "{folder}", "--out", "{new}.html"],
-    ["report", "--store", "{file}", "--out", "{new}.html"],
-    ["report", "--store", "{sparse}", "--out", "{new}.html"],
-    ["report", "--store", "{store}", "--dataset", "nothing", "--out", "{new}.html"],
-    ["report", "--store", "{store}", "--figures", "{new}", "--out", "{new}.html"],
+    *(["report", "--out", one] for one in ["{folder}", "/dev/null", LONG, "nul\0"]),
+    *(["report", "--split", one] for one in ["-1", "x"]),
+    *(["report", *rest, "--out", "{new}.html"] for rest in REPORTS),
     ["demo", "--report", "{folder}"],
     ["demo", "--store", "{file}", "--report", "{new}.html"],
     ["demo", "--format", "xml"],
-    ["data", "list", "--root", "{file}"],
-    ["data", "list", "--root", "~nosuchuser"],
-    ["data", "list", "--root", LONG],
-    ["data", "list", "--root", ""],
+    *(["data", "list", "--root", one] for one in ["{file}", "~nosuchuser", LONG, ""]),
     ["data", "list", "--format", "yaml"],
-    ["data", "check", "corra"],
-    ["data", "check", ""],
-    ["data", "check", LONG],
+    *(["data", "check", one] for one in ["corra", "", LONG]),
     ["data", "check", "cora", "--root", "{file}"],
     ["data", "nonsense"],
     *([name, *rest] for name in ("bench", "selftest") for rest in ([], ["--help"], ["oracle"])),
@@ -187,35 +154,25 @@ def judge(code, out, err, line):
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line)[:60].replace("\0", "0"))
-def test_a_bad_line_is_one_sentence(line, places, monkeypatch, capsys, tmp_path):
+def test_a_bad_line_is_one_sentence(line, places, run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     before = snapshot(places)
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", *filled(line, places)])
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-    with warnings.catch_warnings(), pytest.raises(SystemExit) as caught:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        main()
-    output = capsys.readouterr()
-    judge(int(caught.value.code or 0), output.out, output.err, line)
+        judge(*run(*filled(line, places)), line)
     assert snapshot(places) == before, "something was written"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("name", "target"), [("bench", "bench"), ("selftest", "campaign")])
-def test_a_command_that_left_says_where_it_went(monkeypatch, capsys, name, target):
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", name, "--minutes", "3"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert f"make {target}" in capsys.readouterr().err
+def test_a_command_that_left_says_where_it_went(run, name, target):
+    code, _, err = run(name, "--minutes", "3")
+    assert code == 2 and f"make {target}" in err
 
 
-def test_the_help_begins_with_what_a_user_needs(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", "--help"])
-    with pytest.raises(SystemExit):
-        main()
-    listed = re.findall(r"^\W*([a-z]+)  ", capsys.readouterr().out, re.M)
+def test_the_help_begins_with_what_a_user_needs(run):
+    listed = re.findall(r"^\W*([a-z]+)  ", run("--help")[1], re.M)
     order = ["demo", "report", "view", "study", "data", "check", "doctor"]
     assert [name for name in listed if name in order] == order
     assert not {"bench", "selftest"} & set(listed)
@@ -233,16 +190,8 @@ def call(*arguments, **options):
     )
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        study("run", *SMALL, "--set", "repairs.dropout=nan"),
-        study("status", "--splits", "5-2"),
-        study("export", "{new}.csv", "--digest", "zzz"),
-        ["study", "tables", "--store", "{sparse}"],
-    ],
-)
-def test_as_a_process(line, places, tmp_path):
+def test_as_a_process(places, tmp_path):
+    line = ["study", "tables", "--store", "{sparse}"]
     done = call(*filled(line, places), cwd=tmp_path)
     judge(done.returncode, done.stdout, done.stderr, line)
     assert done.returncode == 2
@@ -272,35 +221,29 @@ def test_a_full_disk_is_exit_code_1(places, tmp_path):
         ["report", "--store", "{store}", "--out", "{new}.html"],
     ],
 )
-def test_a_disk_that_fills_at_the_last_moment(places, monkeypatch, capsys, line, number):
+def test_a_disk_that_fills_at_the_last_moment(places, run, monkeypatch, line, number):
     def full(self, target):
         raise OSError(number, os.strerror(number))
 
     before = snapshot(places)
     monkeypatch.setattr(Path, "replace", full)
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", *filled(line, places)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 1
-    assert "then run again" in capsys.readouterr().err
+    code, _, err = run(*filled(line, places))
+    assert code == 1 and "then run again" in err
     assert snapshot(places) == before
 
 
-def test_without_a_home(monkeypatch, capsys):
+def test_without_a_home(run, monkeypatch):
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "GNN_REPAIR_DATA", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", "data", "list"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert "This user has no home folder; set GNN_REPAIR_DATA" in capsys.readouterr().err
+    code, _, err = run("data", "list")
+    assert code == 2 and "This user has no home folder; set GNN_REPAIR_DATA" in err
 
 
-def test_a_folder_that_cannot_be_read(places, monkeypatch, capsys):
+def test_a_folder_that_cannot_be_read(places, run, monkeypatch):
     """This user may read anything, so the system's refusal is planted."""
     held, refused = Path.iterdir, places["store"] / PAPER.digest / "cora"
 
@@ -310,38 +253,26 @@ def test_a_folder_that_cannot_be_read(places, monkeypatch, capsys):
         return held(self)
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", *filled(study("tables", "controls"), places)])
-    with pytest.warns(UserWarning, match="cora: it cannot be read"), pytest.raises(SystemExit) as c:
-        main()
-    assert not c.value.code
-    assert "Frozen" in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="cora: it cannot be read"):
+        code, out, _ = run(*filled(study("tables", "controls"), places))
+    assert code == 0 and "Frozen" in out
 
 
 def test_a_terminal_without_letters_still_shows_tables(places):
-    done = call(
-        "study",
-        "tables",
-        "controls",
-        "--store",
-        str(places["store"]),
-        env={"PYTHONIOENCODING": "ascii"},
-    )
+    line = ("study", "tables", "controls", "--store", str(places["store"]))
+    done = call(*line, env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "Frozen" in done.stdout
 
 
-def test_an_unexpected_fault_is_one_sentence_and_a_traceback_on_demand(monkeypatch, capsys):
+def test_an_unexpected_fault_is_one_sentence_and_a_traceback_on_demand(run, monkeypatch):
     def fail(*arguments, **options):
         raise KeyError("a planted fault")
 
     monkeypatch.setattr("gnn_repair.cli.data.data_root", fail)
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", "data", "list"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 1
-    err = capsys.readouterr().err
+    code, _, err = run("data", "list")
+    assert code == 1
     assert "unexpected KeyError: 'a planted fault'; this is a fault of gnn-repair" in err
     assert err.count("\n") == 1
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", "--debug", "data", "list"])
     with pytest.raises(KeyError):
-        main()
+        run("--debug", "data", "list")

@@ -1,4 +1,4 @@
-"""How a model is called: an exposure must be of the model as its user runs it."""
+"""How a model is called, and what its outputs are read as."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
-from torch_geometric.data import Data, InMemoryDataset
-from torch_geometric.nn import models
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCNConv, GraphConv, HeteroConv, SAGEConv, global_add_pool, models
 
+import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.calling import EXPECTED_SLACK, check_expected
 from gnn_repair.exposure.pieces import EXACT
 from tests.helpers.models.convolutions import NODES, graph
+from tests.helpers.models.output_models import NODES as NODES_OUTPUTS
+from tests.helpers.models.output_models import HeadedGcn, Network, OgbSage, PpiGat, several
+from tests.helpers.models.output_models import graph as graph_outputs
+
+# How a model is called: an exposure must be of the model as its user runs it.
 
 
 def bare(**more: Any) -> Data:
@@ -198,9 +205,6 @@ def test_two_graphs_are_a_question() -> None:
     agrees(expose(model, data), model(data.x, other))
 
 
-# Whose data ------------------------------------------------------------------------------------
-
-
 def test_a_model_that_holds_its_data() -> None:
     data = bare()
 
@@ -284,9 +288,6 @@ def test_calls_that_cannot_be_made() -> None:
         expose(built(by_default), bare(), forward=lambda net, data: {}["no"])
 
 
-# What the user expects -------------------------------------------------------------------------
-
-
 def test_expected_logits_and_predictions() -> None:
     data, model = bare(my=weights()), built(by_default)
     plain = model(data.x, data.edge_index)
@@ -310,9 +311,6 @@ def test_expected_logits_and_predictions() -> None:
         expose(model, data, expected=[1, 2, 3])
     with pytest.raises(InputError, match="expected is a str"):
         expose(model, data, expected="mine")
-
-
-# What the model returns ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["squeezed", "column"])
@@ -364,6 +362,243 @@ def test_logits_among_other_outputs() -> None:
 
     with pytest.raises(InputError, match=r"returns torch.int64 \(predictions have no margins\)"):
         expose(built(decided), data)
+
+
+# What a model's outputs are read as: classes, labels or values, and never one for another.
+
+
+@pytest.mark.parametrize("model", [PpiGat, OgbSage, HeadedGcn])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_models_of_several_labels_are_exposed_exactly(model, dtype):
+    torch.manual_seed(1)
+    data = graph_outputs(several(5), dtype)
+    exposure = gr.expose(model().to(dtype), data)
+    assert exposure.head is None
+    assert exposure.outputs == "labels"
+    assert exposure.num_classes == 5
+    assert exposure.residual <= (1e-5 if dtype == torch.float32 else 1e-12)
+    assert "5 labels" in str(exposure)
+
+
+def test_a_lone_output_is_a_value_where_y_says_so_and_two_classes_otherwise():
+    squeeze = Network(1, lambda z: z.squeeze(-1))
+    value = gr.expose(squeeze, graph_outputs(torch.randn(NODES_OUTPUTS)))
+    assert value.outputs == "values"
+    assert "its outputs are values, as data.y says" in value.called
+    classes = gr.expose(squeeze, graph_outputs(torch.randint(0, 2, (NODES_OUTPUTS,))))
+    assert classes.num_classes == 2
+    assert "as the two classes (0, z)" in classes.called
+    told = gr.expose(squeeze, graph_outputs(torch.randn(NODES_OUTPUTS)), outputs="classes")
+    assert told.num_classes == 2
+    label = gr.expose(squeeze, graph_outputs(), outputs="labels")
+    assert (label.num_classes, label.outputs) == (1, "labels")
+    assert torch.equal(label.contributions[..., 0], told.contributions[..., 1])
+
+
+@pytest.mark.parametrize(
+    ("y", "kind"),
+    [
+        (several(3), "labels"),
+        (several(3).long(), "labels"),
+        (several(3).bool(), "labels"),
+        (several(3).masked_fill(several(3) == 1, float("nan")), "labels"),
+        (nn.functional.one_hot(torch.arange(NODES_OUTPUTS) % 3).float(), "classes"),
+        (torch.arange(NODES_OUTPUTS) % 3, "classes"),
+        (torch.randn(NODES_OUTPUTS, 3), "values"),
+        (several(4), "classes"),
+        (None, "classes"),
+    ],
+)
+def test_what_y_says(y, kind):
+    assert gr.expose(Network(3), graph_outputs(y)).outputs == kind
+
+
+def test_a_shift_common_to_all_outputs_is_none_for_classes_only():
+    """log_softmax moves every label's logit, and no class's margin."""
+    model = Network(3, lambda z: z.log_softmax(1))
+    assert gr.expose(model, graph_outputs()).head is None
+    bent = gr.expose(model, graph_outputs(), outputs="labels")
+    assert bent.head is not None
+    assert torch.allclose(bent.frozen_logits[0].exp().sum(1), torch.ones(NODES_OUTPUTS).double())
+
+
+def test_edge_weights_are_the_coefficients_of_a_regression():
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = GraphConv(6, 1)
+
+        def forward(self, x, edge_index, edge_weight):
+            return self.conv(x, edge_index, edge_weight).squeeze()
+
+    data = graph_outputs(torch.randn(NODES_OUTPUTS), torch.float64)
+    data.edge_weight = torch.rand(150).double() + 0.1
+    model = Weighted().double()
+    exposure = gr.expose(model, data)
+    assert exposure.residual <= 1e-12
+    ranges = gr.value_range(exposure)
+    message = model.conv.lin_rel(data.x).squeeze().detach() - model.conv.lin_rel.bias.detach()
+    for node in (3, 17):
+        own = data.edge_index[1] == node
+        heard = message[data.edge_index[0, own]]
+        root = model.conv.lin_root(data.x[node]).item() + model.conv.lin_rel.bias.item()
+        mass = float(data.edge_weight[own].sum())
+        assert ranges.low[node] == pytest.approx(root + mass * float(heard.min()), abs=1e-12)
+        assert ranges.high[node] == pytest.approx(root + mass * float(heard.max()), abs=1e-12)
+
+
+def test_expected_outputs_are_compared():
+    model, data = Network(3), graph_outputs(several(3))
+    right = model(data.x, data.edge_index).detach()
+    assert gr.expose(model, data, expected=right).outputs == "labels"
+    with pytest.raises(InputError, match="gives other logits"):
+        gr.expose(model, data, expected=right + 1)
+    squeeze, one = Network(1, lambda z: z.squeeze(-1)), graph_outputs(torch.randn(NODES_OUTPUTS))
+    value = squeeze(one.x, one.edge_index).detach()
+    assert gr.expose(squeeze, one, expected=value).outputs == "values"
+    assert gr.expose(squeeze, one, expected=value, outputs="classes").num_classes == 2
+    with pytest.raises(InputError, match="gives other logits"):
+        gr.expose(squeeze, one, expected=value + 1)
+    with pytest.raises(InputError, match="choose 'classes', 'labels' or 'values'"):
+        gr.expose(model, data, outputs="label")
+
+
+def with_unknown(columns):
+    y = several(columns)
+    y[::3, 1] = -1
+    return y
+
+
+@pytest.mark.parametrize(
+    ("columns", "y", "kind"),
+    [
+        (5, with_unknown(5), "labels"),
+        (5, with_unknown(5).long(), "labels"),
+        (5, several(5) * 2 - 1, "values"),  # no zero among them: what −1 says is not clear
+        (1, torch.arange(NODES_OUTPUTS) % 9, "classes"),  # one against the rest
+        (1, torch.arange(NODES_OUTPUTS) % 9 * 1.0, "values"),
+        (1, torch.arange(NODES_OUTPUTS) % 2, "classes"),
+        (1, torch.arange(NODES_OUTPUTS).unsqueeze(1) % 2 * 1.0, "classes"),
+        (1, torch.arange(NODES_OUTPUTS) % 3 - 1, "classes"),
+        (1, (torch.arange(NODES_OUTPUTS) % 2 * 2 - 1).double(), "values"),
+        (2, torch.linspace(-1, 1, NODES_OUTPUTS), "values"),
+        (2, torch.linspace(-1, 1, NODES_OUTPUTS).unsqueeze(1), "values"),
+        (3, torch.arange(NODES_OUTPUTS) % 3, "classes"),
+        (3, (torch.arange(NODES_OUTPUTS) % 3).float(), "classes"),
+        (3, torch.zeros(NODES_OUTPUTS, 3, 2), "classes"),
+    ],
+)
+def test_what_y_says_that_the_outputs_are(columns, y, kind):
+    assert gr.expose(Network(columns), graph_outputs(y)).outputs == kind
+
+
+def test_labels_of_which_some_are_minus_one_are_asked_about():
+    y = with_unknown(5)
+    exposure = gr.expose(Network(5), graph_outputs(y))
+    solution = gr.solve(exposure, y)
+    assert solution.skipped == int((y == -1).sum()) == 14
+    assert len(solution) == NODES_OUTPUTS * 5 - 14 and solution.check(exposure).ok
+
+
+# Labels and values of whole graphs, and of nodes of one of several types.
+
+
+class Pooled(nn.Module):
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.conv, self.head = GCNConv(4, 6), nn.Linear(6, outputs)
+
+    def nodes(self, x, edge_index):
+        return self.conv(x, edge_index).relu()
+
+    def forward(self, x, edge_index, batch):
+        out = self.head(global_add_pool(self.nodes(x, edge_index), batch))
+        return out.squeeze(-1) if out.shape[1] == 1 else out
+
+
+def graphs(columns: int) -> list[Data]:
+    torch.manual_seed(1)
+    found = []
+    for _ in range(20):
+        size = int(torch.randint(3, 7, (1,)))
+        y = torch.randn(1) if columns == 1 else (torch.rand(1, columns) > 0.5).float()
+        edges = torch.randint(0, size, (2, 2 * size))
+        found.append(Data(x=torch.randn(size, 4).double(), edge_index=edges, y=y.double()))
+    return found
+
+
+def test_a_graphs_value_lies_between_its_nodes_extremes():
+    many, model = graphs(1), Pooled(1).double()
+    exposure = gr.expose(model, many)
+    assert exposure.outputs == "values"
+    assert exposure.residual <= 1e-12
+    ranges = gr.value_range(exposure)
+    assert all(ranges.check(exposure))
+    batch = Batch.from_data_list(many)
+    with torch.no_grad():
+        alone = model.nodes(batch.x, batch.edge_index) @ model.head.weight[0]
+        bias = float(model.head.bias)
+    for i in range(20):
+        own = alone[batch.batch == i]
+        assert ranges.low[i] == pytest.approx(bias + len(own) * float(own.min()), abs=1e-12)
+        assert ranges.high[i] == pytest.approx(bias + len(own) * float(own.max()), abs=1e-12)
+    assert ranges.sentence(0).startswith("graph 0, value 0 is ")
+    in_parts = gr.expose(model, DataLoader(many, batch_size=7))
+    assert in_parts.outputs == "values"
+    assert gr.value_range(in_parts).high == pytest.approx(ranges.high, abs=1e-12)
+
+
+def test_labels_of_graphs_are_reached_repaired_and_served(tmp_path):
+    many, model = graphs(3), Pooled(3).double()
+    exposure = gr.expose(model, many)
+    y = torch.cat([graph.y for graph in many])
+    solution = gr.solve(exposure, y)
+    assert solution.check(exposure).ok
+    assert str(solution[0]).startswith("graph 0, label 0 ")
+    part = torch.arange(20) % 2 == 0
+    budget = gr.SetTranslation().budget
+    fitted = gr.SetTranslation(budget=type(budget)(3, None, 1e-2, 0.0)).fit(
+        exposure, y, part, ~part, device="cpu"
+    )
+    batch = Batch.from_data_list(many)
+    served = gr.repaired(model, fitted)(batch.x, batch.edge_index, batch.batch)
+    assert torch.allclose(served, fitted.logits(exposure), atol=1e-9)
+    solution.save(tmp_path / "graphs")
+    assert str(type(solution).load(tmp_path / "graphs")[0]) == str(solution[0])
+
+
+def test_labels_of_one_of_several_node_types():
+    torch.manual_seed(0)
+    data = HeteroData()
+    data["paper"].x, data["author"].x = torch.randn(30, 4).double(), torch.randn(20, 3).double()
+    writes = torch.stack([torch.randint(0, 20, (90,)), torch.randint(0, 30, (90,))])
+    data["author", "writes", "paper"].edge_index = writes
+    data["paper"].y = (torch.rand(30, 3) > 0.5).double()
+
+    class Typed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            kinds = {kind: SAGEConv((3, 4), 3) for kind in data.edge_types}
+            self.conv = HeteroConv(kinds)
+
+        def forward(self, x_dict, edge_index_dict):
+            return self.conv(x_dict, edge_index_dict)["paper"]
+
+    model = Typed().double()
+    exposure = gr.expose(model, data)
+    assert exposure.outputs == "labels"
+    solution = gr.solve(exposure, torch.ones(30, 3))
+    assert solution.check(exposure).ok
+    conv = next(iter(model.conv.convs.values()))
+    with torch.no_grad():
+        said = data["author"].x @ conv.lin_l.weight.t()
+        fixed = conv.lin_r(data["paper"].x) + conv.lin_l.bias
+    for i in range(len(solution)):
+        node, label = int(solution.node[i]), int(solution.target[i])
+        heard = said[writes[0, writes[1] == node], label]
+        loudest = float(heard.max()) if heard.numel() else 0.0
+        assert solution.margin[i] == pytest.approx(float(fixed[node, label]) + loudest, abs=1e-12)
+    assert "author" in str(solution[int(solution.reachable.argmax())])
 
 
 @pytest.mark.parametrize("huge", [1.0, 1e3, 1e9])

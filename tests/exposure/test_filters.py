@@ -1,7 +1,10 @@
-"""Filters of several hops that users write themselves, against dense matrix polynomials."""
+"""Filters, matrix products and other spellings of an aggregation, against dense algebra."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.oracle import reach, solve
-from tests.helpers.models.convolutions import NODES
+from tests.helpers.models.convolutions import NODES, graph
 from tests.helpers.models.filter_models import (
     STEPS,
     Filtered,
@@ -27,6 +30,12 @@ from tests.helpers.models.filter_models import (
     repeated,
     restarting,
 )
+from tests.helpers.models.product_models import WAYS, Graphs, coo, dense
+from tests.helpers.models.spelled_models import CASES, CLASSES, FEATURES, HEADS, Dense, reweighted
+from tests.helpers.models.spelled_models import NODES as NODES_SPELLINGS
+from tests.helpers.models.spelled_models import graph as graph_spellings
+
+# Filters of several hops that users write themselves, against dense matrix polynomials.
 
 
 def hop() -> Tensor:
@@ -247,6 +256,248 @@ def test_a_wrong_filter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         expose(model, plain())
 
 
+# Models that multiply with a matrix themselves, without MessagePassing.
+
+
+def found_matrix(exposure: Exposure, coefficients: Tensor) -> Tensor:
+    """Signed coefficients of one-block groups as [recipient, source]."""
+    out = torch.zeros(NODES, NODES, dtype=torch.float64)
+    places = torch.arange(NODES * exposure.num_groups)
+    places = torch.repeat_interleave(places, exposure.segments.diff())
+    signs = torch.tensor([-1.0 if g.name.endswith("−") else 1.0 for g in exposure.groups])
+    values = coefficients * signs[places % exposure.num_groups]
+    recipients = places // exposure.num_groups
+    sources = exposure.sources[exposure.rows].long()
+    return out.index_put_((recipients, sources), values.double(), accumulate=True)
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["positive", "signed"])
+@pytest.mark.parametrize("way", list(WAYS)[:-1])
+def test_a_product_is_an_aggregation(way: str, signed: bool) -> None:
+    form, times = WAYS[way]
+    torch.manual_seed(0)
+    model, matrix = Graphs(times).double().eval(), dense(signed)
+    data = Data(x=graph().x, adj=form(matrix))
+    exposure = expose(model, data)
+    factor = 2 if way == "addmm" else 1
+    torch.testing.assert_close(found_matrix(exposure, exposure.coefficients[0]), factor * matrix)
+    torch.testing.assert_close(exposure.logits()[0], model(data.x, data.adj))
+    assert exposure.residual is not None and exposure.residual <= 1e-12
+    assert exposure.num_groups == 1 + signed
+    assert all("the matrix's entry" in group.rule for group in exposure.groups)
+
+    # Reweighted by hand: the very matrix with other entries, dense.
+    other = found_matrix(exposure, random_admissible(exposure, seed=3))
+    hidden = model.second(model.hidden(data.x, data.adj))
+    skip = {"addmm": 0.5, "torch.sparse.addmm": 1.0}.get(way, 0.0)
+    by_hand = model.lin(other @ hidden + skip * hidden)
+    given = random_admissible(exposure, seed=3)
+    torch.testing.assert_close(exposure.logits(given)[0], by_hand, rtol=1e-10, atol=1e-10)
+
+
+def test_vectors_are_products_too() -> None:
+    """One output channel, multiplied as a vector: two classes (0, z)."""
+
+    class Scored(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(5, 1)
+
+        def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+            return adj @ self.lin(x).squeeze(1)
+
+    model, data = Scored().double(), Data(x=graph().x, adj=dense())
+    exposure = expose(model, data)
+    torch.testing.assert_close(found_matrix(exposure, exposure.coefficients[0]), dense())
+    torch.testing.assert_close(exposure.contributions[0, :, 1], model.lin(data.x).view(-1))
+
+
+def test_a_wrong_entry_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certification runs the model: with entries of another matrix it must differ."""
+    from gnn_repair.exposure.record import build
+
+    def wrong(*given: Any) -> Any:
+        block = honest(*given)
+        return replace(block, coefficients=block.coefficients * 1.001)
+
+    honest = build._product_block
+    monkeypatch.setattr(build, "_product_block", wrong)
+    model, data = Graphs(torch.spmm).double(), Data(x=graph().x, adj=coo(dense()))
+    with pytest.raises(ExposureRefused, match=r"reweighted messages in .* the model diff"):
+        expose(model, data)
+
+
+def test_layers_that_are_modules_are_named() -> None:
+    class Layer(nn.Module):
+        def __init__(self, size: int, out: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(size, out) * 0.3)
+
+        def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+            return torch.spmm(adj, torch.mm(x, self.weight))
+
+    class Net(nn.Module):
+        def __init__(self, after: Any) -> None:
+            super().__init__()
+            self.gc1, self.gc2, self.after = Layer(5, 6), Layer(6, 4), after
+
+        def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+            return self.after(self.gc2(self.gc1(x, adj).relu(), adj))
+
+    torch.manual_seed(0)
+    data = SimpleNamespace(x=graph().x, adj=coo(dense()))
+    exposure = expose(Net(nn.LogSoftmax(dim=1)).double(), data)
+    assert [group.name for group in exposure.groups] == ["gc2"]
+    assert "matrix product: α = the matrix's entry" in str(exposure)
+    tailed = expose(Net(nn.Tanh()).double(), data)
+    assert tailed.head is not None
+    assert [operation.title for operation in tailed.head.operations] == ["tanh"]
+    relu = Graphs(lambda a, h: torch.relu(a @ h)).double()
+    tailed = expose(relu, Data(x=data.x, adj=dense()))
+    assert [operation.title for operation in tailed.head.operations] == ["relu", "affine"]
+
+
+def test_features_that_are_square_are_no_graph() -> None:
+    """As many features as nodes: x W is a map of features, and A (x W) the aggregation."""
+
+    class Featureless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(NODES, 4))
+            self.wide = nn.Parameter(torch.randn(NODES, NODES))
+
+        def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+            hidden = torch.mm(torch.mm(x, self.wide).relu(), self.weight)
+            return torch.mm(adj, hidden)
+
+    torch.manual_seed(0)
+    data = Data(x=torch.eye(NODES, dtype=torch.float64), adj=dense())
+    exposure = expose(Featureless().double(), data)
+    torch.testing.assert_close(found_matrix(exposure, exposure.coefficients[0]), dense())
+
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(NODES, 4))
+
+        def forward(self, adj: Tensor) -> Tensor:
+            return adj @ self.table
+
+    model = Embedded().double()
+    exposure = expose(model, Data(adj=dense(), num_nodes=NODES))
+    torch.testing.assert_close(exposure.contributions[0], model.table.detach())
+
+
+def test_products_inside_a_propagate_are_the_propagates() -> None:
+    torch.manual_seed(0)
+    model = pyg.GCNConv(5, 4).double()
+    adj_t = dense().to_sparse_csr()
+    exposure = expose(model, Data(x=graph().x, adj_t=adj_t, num_nodes=NODES))
+    assert [group.rule.split(":")[0] for group in exposure.groups] == ["GCNConv"]
+
+
+def test_a_convolution_and_a_product_side_by_side() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.lin = pyg.SAGEConv(5, 4), nn.Linear(5, 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor, adj: Tensor) -> Tensor:
+            return self.conv(x, edge_index) + adj @ self.lin(x)
+
+    torch.manual_seed(0)
+    data = Data(x=graph().x, edge_index=graph().edge_index, adj=dense())
+    exposure = expose(Both().double(), data)
+    assert [group.name for group in exposure.groups] == ["conv", "matrix product"]
+    assert exposure.residual is not None and exposure.residual <= 1e-12
+
+
+def test_features_propagated_beforehand() -> None:
+    message = r"no aggregation happens in Linear's forward.* pass a forward= that propagates"
+    with pytest.raises(ExposureRefused, match=message):
+        expose(nn.Linear(5, 4).double(), Data(x=graph().x, edge_index=graph().edge_index))
+    data = Data(x=graph().x, adj=dense())
+    linear = nn.Linear(5, 4).double()
+    exposure = expose(linear, data, forward=lambda net, data: data.adj @ net(data.x))
+    torch.testing.assert_close(found_matrix(exposure, exposure.coefficients[0]), dense())
+
+
+# The same aggregation in many spellings: heads, batches, keywords, whole messages.
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_spelling_is_reweighted_message_by_message(name: str) -> None:
+    kind, how, groups = CASES[name]
+    torch.manual_seed(2)
+    model: Any = kind(how).double()
+    data = graph_spellings()
+    exposure = expose(model, data)
+    assert exposure.head is None and len(exposure.groups) == groups and not exposure.scope
+    lam, model.ratio = reweighted(exposure)
+    with torch.no_grad():
+        truth = model(data.x, data.adj if kind is Dense else data.edge_index)
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
+    assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
+
+
+def test_attention_with_a_graph_as_mask_has_its_weights() -> None:
+    torch.manual_seed(2)
+    model, data = Dense("scaled_dot_product_attention").double(), graph_spellings()
+    exposure = expose(model, data)
+    by_hand = Dense("bmm").double()
+    by_hand.load_state_dict(model.state_dict())
+    other = expose(by_hand, data)
+    assert exposure.head is None and other.head is None
+    torch.testing.assert_close(exposure.frozen_logits, other.frozen_logits)
+    torch.testing.assert_close(exposure.coefficients, other.coefficients)
+    assert len(exposure.groups) == HEADS
+
+
+class TwoOutputs(nn.Module):
+    """Logits beside their own (log-)softmax, in any order."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.lin = how, nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor, adj: Tensor) -> tuple[Tensor, ...]:
+        z = adj @ self.lin(x)
+        probability = z.softmax(1) if "softmax" in self.how.split() else z.log_softmax(1)
+        pair = (z, probability)
+        return pair[::-1] if "first" in self.how else pair
+
+
+@pytest.mark.parametrize("how", ["log", "softmax", "first log", "first softmax"])
+def test_logits_beside_their_own_softmax_are_the_logits(how: str) -> None:
+    torch.manual_seed(3)
+    model, data = TwoOutputs(how).double(), graph_spellings()
+    exposure = expose(model, data)
+    torch.testing.assert_close(exposure.frozen_logits[0], data.adj @ model.lin(data.x).detach())
+    assert f"logits are output {int('first' in how)} of its 2" in exposure.called
+
+
+class Rows(nn.Module):
+    """A trained row for every node, as LINKX has them, mixed by the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.lin = nn.Parameter(torch.randn(NODES_SPELLINGS, 6)), nn.Linear(6, CLASSES)
+
+    def forward(self, adj: Tensor) -> Tensor:
+        return self.lin(adj @ self.rows)
+
+
+def test_trained_rows_of_nodes_are_copied() -> None:
+    torch.manual_seed(4)
+    model, data = Rows().double(), graph_spellings()
+    exposure = expose(model, data, forward=lambda model, data: model(data.adj))
+    before = exposure.messages.clone()
+    assert not exposure.messages.requires_grad and not exposure.state.requires_grad
+    with torch.no_grad():
+        model.rows.add_(1.0)
+    torch.testing.assert_close(exposure.messages, before)
+
+
 class HopsAddedUp(nn.Module):
     """Â x + Â² x + Â³ x, added up in another way each."""
 
@@ -285,3 +536,70 @@ def test_the_last_of_several_hops_is_said_to_be_the_last_only(kind: Any, hops: i
     for asked in ("paths", "last"):
         exposure = expose(model, data, hops=asked)
         assert exposure.scope == ("last hop only" if asked == "last" and hops > 1 else "")
+
+
+class Rest(nn.Module):
+    """A product, and what follows it."""
+
+    def __init__(self, rest: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.enter, self.lin = nn.Linear(FEATURES, CLASSES), nn.Linear(CLASSES, CLASSES)
+        self.rest, self.matrix = rest, torch.eye(NODES_SPELLINGS, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(self, self.enter(x))
+
+
+FIRST = torch.arange(NODES_SPELLINGS) < NODES_SPELLINGS // 2
+
+
+def _rows_set(self: Any, h: Tensor) -> Tensor:
+    z = self.matrix @ h
+    z[FIRST] = 0.5
+    z[-3:] = h[-3:]
+    return self.lin(z)
+
+
+def _in_inference_mode(self: Any, h: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return self.lin(torch.matmul(self.matrix, h))
+
+
+def _two_largest(self: Any, h: Tensor) -> Tensor:
+    z = self.matrix @ h
+    top = z.topk(2, 1)
+    return torch.zeros_like(z).scatter(1, top.indices, top.values)
+
+
+def _from_the_left(self: Any, h: Tensor) -> Tensor:
+    matrix = torch.zeros(NODES_SPELLINGS, NODES_SPELLINGS, dtype=torch.float64)
+    source, target = self.matrix.t().nonzero().t()
+    matrix[source, target] = torch.tensor(self.matrix[target, source].tolist(), dtype=torch.float64)
+    return (self.lin(h).t() @ matrix).t()
+
+
+RESTS: dict[str, tuple[Callable[[Any, Tensor], Tensor], bool]] = {
+    "rows set": (_rows_set, False),
+    "where by node": (lambda s, h: torch.where(FIRST[:, None], s.matrix @ h, s.lin(h)), False),
+    "inference mode": (_in_inference_mode, False),
+    "vmap": (lambda s, h: torch.vmap(lambda row: s.lin(row @ h))(s.matrix), False),
+    "from the left, made inside": (_from_the_left, False),
+    "two largest": (_two_largest, True),
+    "distances": (lambda s, h: -torch.cdist(s.matrix @ h, s.lin.weight), True),
+}
+"""What follows the product, and whether that is nonlinear."""
+
+
+@pytest.mark.parametrize("name", RESTS)
+def test_what_follows_a_product_is_followed(name: str) -> None:
+    rest, nonlinear = RESTS[name]
+    torch.manual_seed(5)
+    model, data = Rest(rest).double(), graph_spellings()
+    model.matrix = data.adj * torch.rand(NODES_SPELLINGS, NODES_SPELLINGS, dtype=torch.float64)
+    exposure = expose(model, {"x": data.x})
+    assert (exposure.head is not None) == nonlinear and not exposure.held
+    lam, ratio = reweighted(exposure)
+    model.matrix = model.matrix * ratio[0]
+    with torch.no_grad():
+        truth = model(data.x)
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)

@@ -6,15 +6,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.kernels import (
-    Pattern,
-    compiled,
-    drop,
-    mix,
-    pair_scores,
-    segment_softmax,
-    spread,
-)
+from gnn_repair.kernels import Pattern, compiled, drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.kernels.aggregate import plain_mix, plain_pair_scores, plain_softmax
 from tests.helpers.device_places import DEVICES
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 
-from gnn_repair.cli import main
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.oracle import solve
@@ -237,37 +235,29 @@ def clearing():
 """
 
 
-def run(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", "check", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out = capsys.readouterr()
-    return caught.value.code or 0, out.out, out.err
-
-
-def test_the_command_saves_passes_and_fails(tmp_path, monkeypatch, capsys):
+def test_the_command_saves_passes_and_fails(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "factory_of_check.py").write_text(FACTORY)
     call = ("--baseline", "b.json")
-    assert run(monkeypatch, capsys, "factory_of_check:made", *call)[0] == 2
-    assert run(monkeypatch, capsys, "factory_of_check:made", *call, "--save")[0] == 0
-    code, out, _ = run(monkeypatch, capsys, "factory_of_check:made", *call)
+    assert run("check", "factory_of_check:made", *call)[0] == 2
+    assert run("check", "factory_of_check:made", *call, "--save")[0] == 0
+    code, out, _ = run("check", "factory_of_check:made", *call)
     chance = re.search(r"chance (\d+\.\d\d) % → (\d+\.\d\d) %", out)
     assert chance[1] == chance[2]
     content = json.loads((tmp_path / "b.json").read_text())
     assert float(chance[1]) == pytest.approx(100 * content.pop("chance"), abs=0.005)
     (tmp_path / "b.json").write_text(json.dumps(content))  # as version 0.2 wrote it
-    code, out, _ = run(monkeypatch, capsys, "factory_of_check:made", *call)
+    code, out, _ = run("check", "factory_of_check:made", *call)
     assert f"chance – → {chance[2]} %" in out
     assert code == 0 and "0 lost" in out and "0 of the baseline's own proofs" in out
-    code, out, _ = run(monkeypatch, capsys, "factory_of_check:tilted", *call, "--format", "json")
+    code, out, _ = run("check", "factory_of_check:tilted", *call, "--format", "json")
     [found] = json.loads(out)
     assert code == 1 and found["reach after"] < found["reach before"]
     assert {row["class"] for row in found["changes"] if row["before"] == "can"} == {0}
     points = 100 * (found["reach before"] - found["reach after"])
     for tolerance, expected in ((points - 1, 1), (points + 1, 0)):
         tolerated = (*call, "--tolerance", str(tolerance))
-        assert run(monkeypatch, capsys, "factory_of_check:tilted", *tolerated)[0] == expected
+        assert run("check", "factory_of_check:tilted", *tolerated)[0] == expected
 
 
 TAILED_FACTORY = (
@@ -287,11 +277,11 @@ def bent():
 )
 
 
-def test_the_command_says_which_kind_of_answers_a_tail_gives(tmp_path, monkeypatch, capsys):
+def test_the_command_says_which_kind_of_answers_a_tail_gives(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "factory_with_tail.py").write_text(TAILED_FACTORY)
     call = ("factory_with_tail:bent", "--baseline", "b.json")
-    code, out, _ = run(monkeypatch, capsys, *call, "--save")
+    code, out, _ = run("check", *call, "--save")
     assert (
         code == 0
         and "followed by affine, softplus, affine" in out
@@ -300,26 +290,26 @@ def test_the_command_says_which_kind_of_answers_a_tail_gives(tmp_path, monkeypat
     low, high = re.search(r"reach ([\d.]+) to ([\d.]+) %", out).groups()
     left = int(re.search(r"(\d+) answers are undecided", out).group(1))
     assert float(high) - float(low) == pytest.approx(100 * left / 12, abs=0.02) and left > 0
-    code, out, err = run(monkeypatch, capsys, *call, "--format", "json")
+    code, out, err = run("check", *call, "--format", "json")
     assert code == 0 and json.loads(out) and "answers are undecided" in err
 
 
-def test_a_factory_may_change_the_path_and_a_tolerance_is_a_number(tmp_path, monkeypatch, capsys):
+def test_a_factory_may_change_the_path_and_a_tolerance_is_a_number(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "factory_of_check.py").write_text(FACTORY)
     call = ("factory_of_check:clearing", "--baseline", "b.json")
-    assert run(monkeypatch, capsys, *call, "--save")[0] == 0
-    assert run(monkeypatch, capsys, *call, "--tolerance", "nan")[0] == 2
+    assert run("check", *call, "--save")[0] == 0
+    assert run("check", *call, "--tolerance", "nan")[0] == 2
 
 
 BAD = [f"factory_of_check:{name}" for name in ("leaving", "wrong", "broken", "absent")]
 
 
 @pytest.mark.parametrize("name", [*BAD, "nowhere:at_all", "nothing"])
-def test_a_bad_factory_is_one_sentence(tmp_path, monkeypatch, capsys, name):
+def test_a_bad_factory_is_one_sentence(run, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "factory_of_check.py").write_text(FACTORY)
-    code, _, err = run(monkeypatch, capsys, name, "--baseline", "b.json", "--save")
+    code, _, err = run("check", name, "--baseline", "b.json", "--save")
     assert code == 2 and len(err.splitlines()) == 1 and not (tmp_path / "b.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""Reach counted by hand: members that differ, LPs without an answer, and what is printed."""
+"""Reach counted by hand, frames against rows computed by hand, and a first day's slips."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN
 
+import gnn_repair as gr
 from gnn_repair import published
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import ClassReach, Rate, Reach, class_reach, reach, solve, summarise
+from gnn_repair.oracle import ClassReach, Reach, confusion_by_reach, reach, solve, source_ranking
 from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
-from gnn_repair.oracle.rates import places_of
-from gnn_repair.reporting.evidence import gather
-from gnn_repair.reporting.writing import case_of_run
+from gnn_repair.reporting.evidence import chosen_nodes
 from gnn_repair.results.protocol import OracleProtocol
-from gnn_repair.study.measures import summarise_oracle
+from tests.campaigns.lp_families import Numbers
+from tests.campaigns.lp_families import exposure_of as exposure_of_frames
 from tests.helpers.oracle.oracle_cases import exposure_of, members, random_node
+
+# Reach counted by hand: members that differ, LPs without an answer, and what is printed.
 
 
 def node(best, frozen):
@@ -44,27 +48,6 @@ Y = torch.zeros(4, dtype=torch.long)
 MASK = torch.tensor([[1, 1], [1, 0], [1, 0], [0, 1]], dtype=torch.bool)
 
 
-def test_reach_is_the_mean_over_members():
-    exposure = two_members()
-    # Member 0 at nodes 0, 1, 2: margins 1, 1, −1; member 1 at nodes 0, 3: margins −2, 2.
-    solution = solve(exposure, Y, MASK)
-    np.testing.assert_allclose(solution.margin, [1, 1, -1, -2, 2])
-    found = reach(exposure, Y, MASK)
-    assert [(m.true_class, m.error) for m in found.members] == [
-        (Rate(2, 3), Rate(1, 2)),
-        (Rate(1, 2), Rate(1, 2)),
-    ]
-    assert found.true_class == pytest.approx((2 / 3 + 1 / 2) / 2) != pytest.approx(3 / 5)
-    assert found.error == 0.5 and found.support == 1.0 and found.undecided == 0
-    text = str(found).split("\n")
-    assert text[:2] == [
-        "true-class reach 58.3 %, mean over 2 members (3 of 5 in all)",
-        "error reach      50.0 %, mean over 2 members (2 of 4 in all)",
-    ]
-    assert "undefined with two classes" in text[2] and np.isnan(found.chance.low)
-    assert np.isnan(found.to_frame()["excess"]).all()
-
-
 def test_a_member_without_errors_has_no_error_reach():
     exposure, mask = two_members(), MASK.clone()
     mask[1:3, 0] = False
@@ -83,18 +66,6 @@ def failing(solution, places, status=FAILED):
     return replace(solution, status=codes, margin=margin)
 
 
-def test_lps_without_an_answer_make_reach_an_interval():
-    exposure = two_members()
-    whole = solve(exposure, "all", MASK)
-    # Node 2 of member 0, an error out of reach: its class 0.
-    found = summarise(exposure, failing(whole, [4]), Y)
-    assert found.members[0].true_class == Rate(2, 3, 1) and found.members[0].error == Rate(1, 2, 1)
-    assert found.members[0].undecided == 1 == found.undecided
-    assert found.members[0].error.possible == 1.0 and "1 undecided" in str(found)
-    with pytest.raises(InputError, match='target="all"'):
-        summarise(exposure, solve(exposure, Y, MASK), Y)
-
-
 def test_uncertified_answers_count_where_they_decide():
     whole = solve(two_members(), Y, MASK)
     open_ = failing(whole, np.arange(5), UNCERTIFIED)
@@ -103,32 +74,6 @@ def test_uncertified_answers_count_where_they_decide():
     assert replace(wide, status=whole.status).decided.all()
     assert not failing(whole, np.arange(5)).decided.any()
     assert wide.decided_at(1.5).tolist() == [False, True, True, True, True]
-
-
-def test_study_and_report_count_alike():
-    """The same figures from metrics, from a study's summary and from a report."""
-    exposure = two_members()
-    found = reach(exposure, Y, MASK)
-    none = torch.zeros_like(MASK)
-    summaries = summarise_oracle(
-        exposure, Y, {"val": none, "test": MASK}, OracleProtocol()
-    ).summaries
-    for s, summary in enumerate(summaries):
-        member, test = found.members[s], summary["test"]
-        assert test["true_class_reach"] == member.true_class.value
-        assert test["error_reach"] == member.error.value and test["support"] == member.support
-        assert (test["nodes"], test["undecided"]) == (member.true_class.total, 0)
-        assert summary["val"]["true_class_reach"] is None
-        evidence = gather(exposure, Y, MASK, member=s)
-        counts = evidence.reach
-        assert Rate(counts.reachable, counts.nodes) == member.true_class
-        assert Rate(counts.reachable_errors, counts.errors) == member.error
-        case = case_of_run(evidence, "toy", "gcn")
-        assert case["reach"]["true_class_reach"] == [100 * member.true_class.value]
-        assert case["reach"]["error_reach"] == [100 * member.error.value]
-
-
-# Chance -------------------------------------------------------------------------------------------
 
 
 def judged(node, target):
@@ -241,26 +186,6 @@ def test_the_bootstrap_is_paired_and_draws_whole_nodes():
     assert other[1] - other[0] == pytest.approx((high - low) / 2**0.5, rel=0.12)
 
 
-def test_undecided_classes_leave_intervals():
-    # Node 0: true 0, predicted 1; class 2 can, 3 open. Node 1: the true class itself is open.
-    can = [[1, 1, 1, 0], [0, 1, 0, 0]]
-    found = table_of(can, [0, 0], [1, 1], decided=[[1, 1, 1, 0], [0, 1, 1, 1]])
-    assert (found.chance.low, found.chance.high) == (0.25, 0.5)
-    assert found.members[0].error == Rate(1, 2, 1)
-    assert (found.excess.low, found.excess.high) == (0.0, 0.75)
-    assert (found.classes_per_error.low, found.classes_per_error.high) == (2.0, 3.0)
-    # Node 0 ties with 2 and maybe 3: place 1.5 or 2; node 1 is first, or ties with two: 1 or 2.
-    assert (found.rank.low, found.rank.high) == (1.25, 2.0)
-    assert "between 25.0 % and 50.0 %" in str(found)
-
-
-def test_ties_share_their_place_and_infinite_ones_do():
-    values = np.array([[3.0, 1.0, 3.0, 3.0 + 1e-9], [-np.inf, 5.0, -np.inf, 0.0]])
-    among = np.array([[True, False, True, True]] * 2)
-    low, high = places_of(values, values, np.array([0, 0]), among)
-    assert low.tolist() == high.tolist() == [2.0, 2.5]
-
-
 def test_one_threshold_everywhere():
     protocol = OracleProtocol()
     assert protocol.reachable_above == published.REACHABLE == 1e-7
@@ -272,19 +197,6 @@ def test_one_threshold_everywhere():
     thin = replace(solution, coefficients=np.array([1e-7, 1.0001e-7, 1, 0, 2]))
     assert thin.support.tolist() == [0, 1, 1, 0, 1]
     assert solution.active_above(1.5).tolist() == [0, 0, 0, 1, 1]
-
-
-def test_class_reach_by_member():
-    exposure, solution = members()
-    found = class_reach(exposure)
-    assert found.margin.shape == (12, 4)
-    for k in range(12):
-        assert (found.member[k], found.node[k]) == (k // 4, k % 4)
-        np.testing.assert_array_equal(found.margin[k], solution.margin[4 * k : 4 * k + 4])
-    counts = found.count
-    assert counts.tolist() == [(row > 1e-7).sum() for row in found.margin]
-    share = 100 * (counts == counts[0]).mean()
-    assert f"{counts[0]}: {share:.1f} %" in str(found) and "12 nodes" in str(found)
 
 
 def test_problems_are_ordered_and_skip_what_has_no_label():
@@ -347,3 +259,190 @@ def test_margins_by_class():
         solution.dense("exposure")
     with pytest.raises(InputError, match='fill must be "frozen" or "zero"'):
         solution.dense(exposure, "one")
+
+
+# Frames of exposures, solutions and reach against rows computed by hand.
+
+
+@pytest.fixture
+def exposure():
+    """Three recipients with two, one and two terms; three classes."""
+    table = np.array(
+        [[3.0, 0, 0], [0, 3.0, 0], [0, 0, 2.0], [0, 4.0, 0], [0, 0, 1.0]]
+    )  # classes 0 and 1 are there for node 0, 2 for node 1, 1 and 2 for node 2
+    alpha = np.array([0.25, 0.75, 1.0, 0.5, 0.5])
+    lengths = np.array([[2], [1], [2]], np.int64)
+    return exposure_of_frames(Numbers(lengths, alpha, table, np.zeros((3, 3))))
+
+
+TRUE = torch.tensor([0, 0, 1])
+"""Node 0: predicted 1, can be 0. Node 1: predicted 2, cannot be 0. Node 2: right."""
+
+
+def test_a_solution_has_a_row_an_lp(exposure):
+    frame = solve(exposure, TRUE).to_frame(exposure)
+    assert frame["node"].tolist() == [0, 1, 2]
+    assert frame["predicted"].tolist() == [1, 2, 1]
+    assert frame["frozen_margin"].tolist() == pytest.approx([0.75 - 2.25, -2, 2 - 0.5])
+    assert frame["class"].tolist() == [0, 0, 1]
+    assert frame["verdict"].tolist() == ["can", "cannot", "can"]
+    assert frame["margin"].tolist() == pytest.approx([3, -2, 4])
+    assert frame["bound"].tolist() == pytest.approx([3, -2, 4])
+    assert frame["support"].tolist() == [1, 1, 1]
+    assert frame["key_messages"][0] == "node 0 (λ 1)"
+    assert frame["status"].tolist() == ["optimal"] * 3
+
+
+def test_an_exposure_has_a_row_a_term(exposure):
+    frame = exposure.to_frame([2, 0])
+    assert frame["node"].tolist() == [2, 2, 0, 0]
+    assert frame["coefficient"].tolist() == [0.5, 0.5, 0.25, 0.75]
+    assert frame["source"].tolist() == [0, 1, 0, 1]  # terms 3, 4, 0 and 1, modulo three nodes
+    assert frame["logit 1"].tolist() == [4, 0, 0, 3]
+    assert set(frame["group"]) == {"group 0"}
+    assert len(exposure.to_frame()) == exposure.num_terms
+
+
+def test_foreign_solutions_and_questions_are_refused(exposure):
+    solution = solve(exposure, TRUE)
+    with pytest.raises(InputError, match="another exposure"):
+        source_ranking(solution, exposure.restrict([0]))
+    with pytest.raises(InputError, match="true class"):
+        confusion_by_reach(solution, exposure, torch.full((3,), -1))
+
+
+def test_notebooks_get_words_and_a_table_and_no_markup(exposure):
+    solution = solve(exposure, "all")
+    assert "<table" in solution._repr_html_() and "more rows" not in solution._repr_html_()
+    assert "<table" in reach(exposure, TRUE)._repr_html_()
+    named = exposure.__class__.__name__
+    assert named in exposure._repr_html_() and "<table" not in exposure._repr_html_()
+
+
+@pytest.fixture
+def two_members_frames():
+    """One recipient, two messages and two rivals; the members' α and frozen answers differ."""
+    table = np.array([[2.0, 0.0, 3.0], [2.0, 3.0, 0.0]])
+    lengths = np.array([[2]], np.int64)
+    halves = [
+        exposure_of_frames(Numbers(lengths, np.array(alpha), table * size, np.zeros((1, 3))))
+        for alpha, size in (((0.9, 0.1), 1.0), ((0.2, 0.8), 2.0))
+    ]
+    stacked = {
+        name: torch.cat([getattr(half, name) for half in halves])
+        for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits")
+    }
+    return replace(halves[0], **stacked)
+
+
+def test_every_member_has_its_own_terms(two_members_frames):
+    for member, alpha, size in ((0, [0.9, 0.1], 1.0), (1, [0.2, 0.8], 2.0)):
+        frame = two_members_frames.to_frame(member=member)
+        assert frame["coefficient"].tolist() == pytest.approx(alpha)
+        assert frame["logit 2"].tolist() == pytest.approx([3 * size, 0])
+
+
+def test_the_largest_weight_comes_first():
+    table = np.array([[2.0, 0.0, 4.0], [2.0, 3.0, 0.0]])
+    lengths = np.array([[2], [0]], np.int64)
+    exposure = exposure_of_frames(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((2, 3))))
+    solution = solve(exposure, torch.tensor([0, 0]), [0])
+    # 2 − 3 (1 − λ) = 2 − 4 λ: λ = 3/7, so node 1 has more.
+    assert solution.key_messages() == ["node 1 (λ 0.5714), node 0 (λ 0.4286)"]
+
+
+def test_a_sender_of_several_messages_is_named_once():
+    """Two heads with masses 0.3 and 0.2 hear nodes 0 and 1; both want node 0."""
+    table = np.array([[1.0, 0], [0, 1], [1, 0], [0, 2]])
+    lengths, alpha = np.array([[2, 2], [0, 0]], np.int64), np.array([0.0, 0.3, 0.1, 0.1])
+    exposure = exposure_of_frames(Numbers(lengths, alpha, table, np.zeros((2, 2))))
+    assert exposure.sources[exposure.rows.long()].tolist() == [0, 1, 0, 1]
+    assert solve(exposure, torch.tensor([0, 0]), [0]).key_messages() == ["node 0 (λ 0.5)"]
+
+
+def test_a_source_heard_by_two_heads_is_still_alone():
+    table, lengths = np.array([[3.0, 0.0], [2.0, 0.0]]), np.array([[1, 1]], np.int64)
+    heads = exposure_of_frames(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((1, 2))))
+    (row,) = source_ranking(solve(heads, [0]), heads).to_dict("records")
+    assert (row["source"], row["witnesses"], row["alone"]) == (0, 1, 1)
+    assert (row["mass"], row["gained"]) == (pytest.approx(1.0), pytest.approx(0.0))
+
+
+def test_answers_about_labels_are_not_ranked(exposure):
+    from gnn_repair.oracle import solve
+
+    labels = replace(exposure, outputs="labels")
+    with pytest.raises(InputError, match="about labels, and this is about classes"):
+        source_ranking(solve(labels, torch.ones(3, 3)), labels)
+
+
+# Slips of a first day: the sentence says what to do instead.
+
+
+@pytest.fixture(scope="module")
+def case():
+    torch.manual_seed(0)
+    data = Data(x=torch.randn(12, 4), edge_index=torch.randint(12, (2, 40)))
+    data.y = torch.randint(3, (12,))
+    return data, gr.expose(GCN(4, 8, 2, 3), data)
+
+
+def test_masks_of_several_splits(case):
+    data, exposure = case
+    masks = torch.ones(12, 10, dtype=torch.bool)
+    with pytest.raises(InputError, match=r"pass the column of one split, such as mask\[:, 0\]"):
+        gr.reach(exposure, data.y, masks)
+    assert gr.reach(exposure, data.y, masks[:, 0]).true_class >= 0
+    with pytest.raises(InputError) as caught:
+        gr.reach(exposure, data.y, masks[:5, 0])
+    assert "split" not in str(caught.value)
+
+
+def test_labels_in_a_column(case):
+    data, exposure = case
+    with pytest.raises(InputError, match=r"pass target\.flatten\(\)"):
+        gr.solve(exposure, data.y[:, None])
+    with pytest.raises(InputError) as caught:
+        gr.solve(exposure, torch.zeros(12, 3, dtype=torch.long))
+    assert "flatten" not in str(caught.value)
+
+
+def test_a_class_in_place_of_a_model(case):
+    with pytest.raises(InputError, match="model is the class GCN; pass a trained instance"):
+        gr.expose(GCN, case[0])
+
+
+def test_a_path_and_labels_that_changed_places(case):
+    data, exposure = case
+    with pytest.raises(InputError, match=r"^Tensor is no path; give a string or a Path$"):
+        gr.report(exposure, "report.html", data.y)
+
+
+@pytest.mark.parametrize("nodes", [[2, 5], (2, 5), np.array([2, 5]), np.arange(12) % 3 == 2])
+def test_lists_and_arrays_of_nodes_are_taken_everywhere(case, nodes):
+    data, exposure = case
+    numbers = torch.as_tensor(nodes)
+    wanted = numbers.nonzero().view(-1) if numbers.dtype == torch.bool else numbers
+    assert chosen_nodes(exposure, nodes, 0).tolist() == wanted.tolist()
+    assert gr.solve(exposure, data.y, nodes).node.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("nodes", ["2", [[1], [2, 3]], [None]])
+def test_what_is_no_list_of_nodes_is_named(case, nodes):
+    with pytest.raises(InputError, match=r"^nodes is .* a mask \[N\] or node numbers"):
+        chosen_nodes(case[1], nodes, 0)
+
+
+def test_no_reachable_class_has_no_support():
+    torch.manual_seed(1)
+    data = Data(x=torch.zeros(3, 2), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    model = GCN(2, 4, 2, 2)
+    with torch.no_grad():
+        model.convs[-1].bias.copy_(torch.tensor([5.0, 0.0]))  # class 0 always wins
+    exposure = gr.expose(model, data)
+    target = torch.ones(3, dtype=torch.long)
+    solution = gr.solve(exposure, target)
+    assert not np.any(solution.reachable)
+    for value in (gr.reach(exposure, target), solution):
+        assert "nan" not in str(value)
+    assert "support          –" in str(gr.reach(exposure, target))

@@ -118,11 +118,7 @@ def test_parts_one_after_another_answer_one_after_another(exposure, seed):
 
 
 @laws
-@given(
-    exposure=exposures(),
-    cut=st.slices(12),
-    chosen=st.lists(st.integers(0, 10**6), max_size=8),
-)
+@given(exposure=exposures(), cut=st.slices(12), chosen=st.lists(st.integers(0, 10**6), max_size=8))
 def test_slices_and_choices_of_a_solution(exposure, cut, chosen):
     solution = answers(exposure)
     count, every = len(solution), list(rows(solution))

@@ -9,12 +9,7 @@ import torch
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair import (
-    NodeTranslation,
-    RefitHead,
-    Reweighting,
-    SetTranslation,
-)
+from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.training import Budget
 from tests.helpers.repair.displacement_judge import displacement_distance, realizable
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph

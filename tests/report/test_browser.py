@@ -1,4 +1,4 @@
-"""The page in a real browser: headless Chromium."""
+"""The page in a real browser: going from node to node, filters, and what each number is about."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.reporting import report, report_results
+from gnn_repair.reporting import PageContext, gather, report, report_results
 from gnn_repair.reporting.figures import hull, plane_of
 from tests.helpers.report.browser import DESKTOP, PHONE, missing
 from tests.helpers.report.report_worlds import NASTY, Moved, Tilted, make_exposure
+
+# The page in a real browser: headless Chromium.
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -349,6 +352,244 @@ def test_a_study_without_nodes(browser, tmp_path):
     assert "81.00" in table and "88.1" in table and "−7.10" in table
     browser.choose("#case", "1")
     assert "52.7" in browser.text(".chart table")
+    assert browser.messages() == []
+
+
+# Going from node to node: search, filters, Back, links.
+
+
+def node_shown(browser) -> int:
+    return int(browser.text("#node-head h2").split()[-1])
+
+
+def test_search_and_enter_go_to_the_node(browser, demo):
+    path, evidence = demo
+    browser.open(path, f"#node={evidence.nodes[0]}")
+    # A number that begins other numbers of the list too: the very one is meant.
+    texts = [str(v) for v in evidence.nodes]
+    wanted = next(t for t in texts[5:] if sum(u.startswith(t) for u in texts) > 1)
+    field = browser.driver.find_element("id", "search")
+    field.send_keys(wanted)
+    browser.press("ENTER")
+    assert browser.selected() == node_shown(browser) == int(wanted)
+    assert f"node={wanted}&q={wanted}" in browser.run("return location.hash")
+
+
+def test_the_shown_node_passes_the_filters(browser, demo):
+    path, evidence = demo
+    browser.open(path, f"#node={evidence.nodes[0]}")
+    wrong, reachable = ~evidence.right, evidence.margin > 1e-7
+    browser.choose("#filter-status", "unreachable")
+    first = evidence.nodes[wrong & ~reachable][0]
+    assert browser.selected() == node_shown(browser) == first
+    browser.choose("#search", "nothing like this")
+    assert not browser.driver.find_element("id", "node").is_displayed()
+    assert browser.driver.find_element("id", "nothing").is_displayed()
+    browser.choose("#search", "")
+    assert browser.selected() == node_shown(browser) == first
+    # A link to a node that the filters leave out takes them away, and says so.
+    right = evidence.nodes[evidence.right][0]
+    browser.run(f"location.hash = '#node={right}&status=reachable'")
+    browser.until("!document.getElementById('notice').hidden")
+    assert browser.selected() == node_shown(browser) == right
+    assert browser.shown() == len(evidence.nodes)
+    assert "Filters were taken away" in browser.text("#notice")
+    assert browser.messages() == []
+
+
+def test_back_goes_back_node_by_node(browser, demo):
+    path, evidence = demo
+    browser.open(path, f"#node={evidence.nodes[3]}")
+    browser.press("ARROW_DOWN", "ARROW_DOWN")
+    browser.choose("#filter-status", "wrong")  # the same step, seen otherwise
+    browser.press("ARROW_DOWN")
+    seen = [node_shown(browser)]
+    for _ in range(3):
+        browser.driver.back()
+        seen.append(node_shown(browser))
+    assert seen == [evidence.nodes[i] for i in (6, 5, 4, 3)]
+    assert browser.run("return document.getElementById('filter-status').value") == ""
+    browser.driver.forward()
+    assert node_shown(browser) == evidence.nodes[4]
+    browser.run("document.getElementById('tab-overview').click()")
+    browser.driver.back()
+    assert browser.run("return document.getElementById('overview').hidden")
+    assert node_shown(browser) == evidence.nodes[4]
+
+
+def test_a_link_to_a_node_that_is_not_there_says_so(browser, demo):
+    path, evidence = demo
+    absent = next(v for v in range(3000) if v not in set(evidence.nodes))
+    for node, words in (
+        (absent, f"Node {absent} is not on this page, which shows 748 test nodes."),
+        (99999999, "There is no node 99999999; this page shows 748 test nodes."),
+        ("x<b>", "There is no node x<b>; this page shows 748 test nodes."),
+    ):
+        browser.open(path, f"#node={node}")
+        assert browser.text("#notice-text") == words
+        assert browser.driver.find_element("id", "notice").is_displayed()
+        assert not browser.run("return document.getElementById('overview').hidden")
+    browser.run("document.getElementById('notice-close').click()")
+    assert not browser.driver.find_element("id", "notice").is_displayed()
+
+
+def test_orders_are_pythons(browser, demo):
+    path, evidence = demo
+    c, n = evidence.true_class, np.arange(len(evidence.nodes))
+
+    def lead(logits):
+        others = logits.copy()
+        others[n, c] = -np.inf
+        return logits[n, c] - others.max(1)
+
+    frozen, moved = lead(evidence.frozen_logits), lead(evidence.corrections[1].logits)
+    browser.open(path, "#nodes")
+    for order, key in (
+        ("margin", evidence.margin),
+        ("margin-high", -evidence.margin),
+        ("frozen", frozen),
+        ("gain", frozen - evidence.margin),
+        ("gain 1", frozen - moved),
+        ("degree-low", evidence.degree),
+    ):
+        browser.choose("#order", order)
+        browser.run("document.getElementById('list').scrollTop = 0")
+        browser.settle()
+        listed = browser.run(
+            "return [...document.querySelectorAll('.row')].map(row => Number(row.dataset.node))"
+        )
+        place = {node: i for i, node in enumerate(evidence.nodes.tolist())}
+        values = np.array([key[place[node]] for node in listed])
+        np.testing.assert_allclose(values, np.sort(key)[: len(values)], atol=1e-5)
+
+
+def test_a_node_is_shown_from_its_head_on(browser, demo):
+    path, _ = demo
+    browser.open(path)
+    browser.unfold()
+    browser.run("window.scrollTo(0, document.body.scrollHeight)")
+    before = browser.run("return window.scrollY")
+    browser.run(
+        "[...document.querySelectorAll('.chart .go')].at(-1)"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    head = browser.run("return document.getElementById('node-head').getBoundingClientRect().top")
+    assert 0 <= head < 300 and before > 500
+    # Back leads to the picture that was clicked.
+    browser.driver.back()
+    browser.until("Math.abs(window.scrollY - arguments[0]) < 5", before)
+    # The names of the views are no places to scroll to.
+    for fragment in ("#nodes", "#overview"):
+        browser.open(path, fragment)
+        browser.settle()
+        assert browser.run("return window.scrollY") == 0
+
+
+# One model a page, and every number says what it is about.
+
+COLUMNS = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
+REPAIRS = {"reweighting": Tilted(), "set_translation": Moved()}
+
+
+def stored(values: dict[str, list[float]], dataset: str = "mine") -> pd.DataFrame:
+    """Results of three splits, 0, 2 and 5."""
+    rows = [
+        [dataset, "gcn", split, method, "test", "accuracy", value]
+        for method, accuracies in values.items()
+        for split, value in zip((0, 2, 5), accuracies, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def world():
+    exposure, y = make_exposure()
+    evidence = gather(exposure, y, repairs=REPAIRS)
+    right = float(evidence.right.mean())
+    tilted = float((evidence.corrections[0].predictions == evidence.true_class).mean())
+    return exposure, y, right, tilted
+
+
+def page(world, path, split=None, results=None, **options):
+    exposure, y, *_ = world
+    context = PageContext(dataset="mine", backbone="gcn", split=split, results=results)
+    return report(exposure, y, path, repairs=REPAIRS, context=context, **options)
+
+
+def cards(browser) -> dict[str, str]:
+    return browser.run(
+        "return Object.fromEntries([...document.querySelectorAll('.chart')].map(card =>"
+        " [card.querySelector('h2').textContent, card.querySelector('.caption').textContent]))"
+    )
+
+
+def test_the_stored_mean_and_the_page_s_own_model_are_told_apart(browser, world, tmp_path):
+    *_, right, tilted = world
+    results = stored({"frozen": [0.3, right, 0.9], "reweighting": [0.4, tilted, 0.5]})
+    path = page(world, tmp_path / "r.html", split=2, selection="test nodes", results=results)
+    browser.open(path)
+    browser.unfold()
+    assert browser.text("#key-figures b") == f"{100 * right:.1f} %"
+    # What the page is about stands once; a card that is about something else says so.
+    assert "mine × gcn · split 2 · 40 test nodes" in browser.text("#scope")
+    about = cards(browser)
+    assert "(mine × gcn · mean over splits 0, 2 and 5 · test nodes)" in about["Accuracy"]
+    assert not [name for name, words in about.items() if "split 2" in words]
+    assert len(about) >= 7
+    own = browser.run("return [...document.querySelectorAll('[data-own]')].map(m => m.dataset.own)")
+    np.testing.assert_allclose([float(v) for v in own], [100 * right, 100 * tilted])
+    mean = 100 * np.mean([0.3, right, 0.9])
+    assert f"{mean:.1f}" in browser.text(".chart[aria-label=Accuracy] svg")
+    assert browser.run("return document.getElementById('case-choice').hidden")
+    assert browser.messages() == []
+
+
+def test_a_stored_number_that_this_model_does_not_repeat_is_seen(browser, world, tmp_path):
+    *_, right, tilted = world
+    frame = stored({"frozen": [right, 0.1, 0.2], "reweighting": [tilted + 0.1, 0.1, 0.2]})
+    results = frame[frame["split"] == 0]
+    path = page(world, tmp_path / "r.html", split=0, selection="test nodes", results=results)
+    browser.open(path)
+    browser.unfold()
+    own = browser.run("return [...document.querySelectorAll('[data-own]')].map(m => m.dataset.own)")
+    assert [float(v) for v in own] == [pytest.approx(100 * tilted)]
+
+
+def test_nodes_are_called_test_nodes_only_where_they_are(browser, world, tmp_path):
+    import torch
+
+    for options, word in (
+        ({}, "nodes"),
+        ({"nodes": torch.arange(30)}, "chosen nodes"),
+        ({"nodes": torch.arange(30), "selection": "validation nodes"}, "validation nodes"),
+    ):
+        browser.open(page(world, tmp_path / "r.html", **options))
+        text = browser.text("#overview")
+        assert "test nodes" not in text and "test accuracy" not in text
+        browser.unfold()
+        assert f"accuracy on {word} (%)" in browser.text("#overview")
+        number = 40 if not options else 30
+        assert f"{number} {word}" in browser.text("#key-figures")
+
+
+def test_a_study_s_case_changes_every_card_of_a_case(browser, tmp_path):
+    frames = [
+        stored({"frozen": [0.5, 0.6, 0.7], "reweighting": [0.6, 0.7, 0.8]}, "one"),
+        stored({"frozen": [0.2, 0.2, 0.2], "reweighting": [0.3, 0.3, 0.3]}, "two"),
+    ]
+    path = report_results(pd.concat(frames), tmp_path / "r.html")
+    browser.open(path)
+    assert "60.0" in browser.text("#key-figures") and "one × gcn" in browser.text("#key-figures")
+    assert not browser.run("return document.getElementById('case-choice').hidden")
+    browser.choose("#case", "1")
+    figures = browser.text("#key-figures")
+    assert "20.0" in figures and "two × gcn" in figures and "one × gcn" not in figures
+    about = cards(browser)
+    assert "(two × gcn · mean over splits 0, 2 and 5 · test nodes)" in about["Accuracy"]
+    assert "(all 2 cases" in about["Gain over Frozen, all cases"]
+    assert browser.run("return location.hash") == "#overview&case=1"
+    browser.driver.back()
+    assert "one × gcn" in browser.text("#key-figures")
     assert browser.messages() == []
 
 

@@ -1,25 +1,38 @@
-"""Planning, running, failing and resuming, with cases that take no time."""
+"""Planning, running, failing and resuming, in one process or in several."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.results.records import all_runs
-from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
+from gnn_repair.study import (
+    PAPER,
+    Case,
+    ProcessEngine,
+    Run,
+    Store,
+    Watcher,
+    make_plan,
+    override,
+    run_study,
+)
+from gnn_repair.study.engine import Failure
 from tests.helpers.study.planted_records import fake_case, make_record
 
+# Planning, running, failing and resuming, with cases that take no time.
+
 GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": range(3)}
-ODD = override(PAPER, ["backbones.hidden=100"])
 ROOT = Path(__file__).parents[2]
 
 USUAL = tuple(name for name, method in METHODS.items() if method.by_default)
@@ -124,24 +137,6 @@ def test_an_interrupt_keeps_what_is_stored(tmp_path):
     assert {r.dataset for r in Store(tmp_path).records(PAPER.digest)} == {"cora"}
 
 
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        ({"backbones": ["g c n"]}, "name"),
-        ({"splits": [99]}, "split 99.*cora"),
-        ({"device": "tpu"}, "tpu"),
-        ({"root": __file__}, "is a file"),
-        ({"backbones": ["gat"], "protocol": ODD}, "hidden is 100"),
-        ({"datasets": ["corra"]}, "did you mean 'cora'"),
-        ({"backbones": ["gaat"]}, "did you mean 'gat'"),
-    ],
-)
-def test_bad_grids_are_refused_before_anything_runs(tmp_path, grid, message):
-    with pytest.raises(InputError, match=message):
-        run_study(**{**GRID, **grid}, store=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 SLOW = """
 import sys, time
 from tests.helpers.study.planted_records import fake_case
@@ -151,7 +146,7 @@ def work(shared, case, tell):
     time.sleep(0.05)
     return fake_case(shared, case, tell)
 
-run_study(["cora"], [f"b{{i}}" for i in range(40)], range(3), store={store!r}, work=work)
+run_study(["cora"], [f"b{{i}}" for i in range(12)], range(3), store={store!r}, work=work)
 print("finished")
 """
 
@@ -174,10 +169,47 @@ def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):
     process.wait()
     survivors = list(Store(tmp_path).records(PAPER.digest))
     complete = [r.backbone for r in survivors if r.split == 2]
-    assert wanted <= len(complete) < 40
+    assert wanted <= len(complete) < 12
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("split-*.json")}
     resumed = start(tmp_path)
     assert resumed.communicate(timeout=300)[0] == "finished\n"
-    assert len(list(Store(tmp_path).records(PAPER.digest))) == 120
+    assert len(list(Store(tmp_path).records(PAPER.digest))) == 36
     # What was stored before the kill was not run again.
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+
+
+# Several cases at once, in processes that may fail or die.
+
+
+def work(folder, task, tell):
+    """1 and 2 wait for each other, 3 raises, 4 is killed, 5 gives its square, 0 never ends."""
+    tell(f"task {task}")
+    Path(folder, f"{task}-{os.getpid()}").touch()
+    deadline = time.monotonic() + 300
+    while task == 0 or (task < 3 and len(list(Path(folder).iterdir())) < 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    if task == 3:
+        raise ValueError("a planted fault")
+    if task == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task * task
+
+
+def test_tasks_run_side_by_side_fail_alone_and_leave_nothing_behind(tmp_path):
+    heard: list[tuple[int, str]] = []
+    results = ProcessEngine(2).map(
+        work, [1, 2, 3, 4, 5, 0], str(tmp_path), lambda *said: heard.append(said)
+    )
+    found = dict(islice(results, 5))
+    assert {task: found.get(task) for task in (1, 2, 5)} == {1: 1, 2: 4, 5: 25}
+    assert isinstance(found[3], Failure) and found[3].error == "ValueError: a planted fault"
+    assert found[4] == Failure("its process ended with exit code -9", "")
+    assert {(task, f"task {task}") for task in range(1, 6)} <= set(heard)
+    names = [path.name.split("-") for path in tmp_path.iterdir()]
+    ran = {int(task): int(process) for task, process in names}
+    assert len(names) == len(ran)  # each once
+    assert ran[1] != ran[2] and ran[3] in (ran[1], ran[2]) and os.getpid() not in ran.values()
+    assert multiprocessing.active_children()
+    results.close()
+    assert not multiprocessing.active_children()

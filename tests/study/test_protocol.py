@@ -1,8 +1,10 @@
-"""The protocol: the paper's numbers, their digest, and changing them."""
+"""The protocol, its digest, and what a stored result depends on."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +12,30 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
+import gnn_repair.results.records as identity
 from gnn_repair.backbones import BACKBONES
+from gnn_repair.budget import LONG, SHORT
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
 from gnn_repair.repair.folds import build_repair
-from gnn_repair.results.protocol import BackboneProtocol, differences, digest_of
-from gnn_repair.study import PAPER, Protocol, override, read_protocol
+from gnn_repair.results.protocol import BackboneProtocol, changed, differences, digest_of
+from gnn_repair.results.records import VERSIONS, stage_keys
+from gnn_repair.results.store import current_methods
+from gnn_repair.study import (
+    INDEPENDENT,
+    PAPER,
+    Protocol,
+    Run,
+    Store,
+    make_plan,
+    override,
+    read_protocol,
+)
 from gnn_repair.study.case import build_backbone
+from tests.helpers.study.planted_records import make_record
+
+# The protocol: the paper's numbers, their digest, and changing them.
 
 
 def test_the_digest_depends_on_every_value_and_on_nothing_else():
@@ -121,3 +139,192 @@ def test_numbers_of_numpy_are_plain_numbers():
     own = BackboneProtocol(hidden=np.int64(64), dropout=np.float32(0.25))
     typed = override(PAPER, ["backbones.hidden=64", "backbones.dropout=0.25"])
     assert Protocol(backbones=own).digest == typed.digest
+
+
+# What a stored result depends on: stage by stage, and on differences from the paper alone.
+
+LEGACY = "f5ac0ef9f0b2"
+"""What the folder of the independent protocol was called when the whole tree was hashed."""
+
+
+def legacy_tree(protocol=INDEPENDENT):
+    """Settings as they were written before the choices of the data and the start had names."""
+    tree = protocol.settings()
+    del tree["data"], tree["backbones"]["self_loops"], tree["backbones"]["zero_stream_biases"]
+    del tree["repairs"]["evidence_ladder"]
+    return tree
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterBackbones(BackboneProtocol):
+    """The tree of a later version, with a field of its own on every level."""
+
+    residual: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Later(Protocol):
+    backbones: LaterBackbones = LaterBackbones()
+    extra: int = 3
+
+
+def moved(assignment, dataset="cora", backbone="sgc"):
+    """Stages whose key a setting changes."""
+    before = stage_keys(PAPER, dataset, backbone)
+    after = stage_keys(override(PAPER, [assignment]), dataset, backbone)
+    return {stage for stage in before if before[stage] != after[stage]}
+
+
+EVERYTHING = {"frozen", "oracle", *METHODS}
+LEARNED = {"reweighting", "set_translation", "node_translation"}
+FOLDED = {"evidence_ladder", "cross_fitted"}
+"""In full batches."""
+SPREAD = {"correct_and_smooth", "cross_fitted_smoothing", "label_propagation"}
+UNSEEDED = {"correct_and_smooth", "temperature_scaling", "label_propagation"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "stages"),
+    [
+        ("backbones.hidden=64", EVERYTHING),
+        ("backbones.long.epochs=7", EVERYTHING),
+        ("backbones.long.patience=none", EVERYTHING),
+        ("backbones.short.epochs=7", set()),
+        ("oracle.reachable_above=1e-6", {"oracle"}),
+        ("repairs.reweighting.epochs=7", {"reweighting"}),
+        ("repairs.set_translation.epochs=7", {"set_translation", "cross_fitted"}),
+        ("repairs.evidence_ladder.epochs=7", {"evidence_ladder"}),
+        ("repairs.seed=1", EVERYTHING - {"frozen", "oracle"} - UNSEEDED),
+        ("repairs.dropout=0.1", LEARNED | FOLDED),
+        ("repairs.hidden=7", LEARNED | {"cross_fitted", "feature_perceptron"}),
+        ("repairs.smoothing_layers=3", SPREAD),
+        ("batches.size=32", LEARNED),
+        ("batches.sizes.pubmed=32", set()),
+        ("batches.sizes.cora=32", LEARNED),
+        ("batches.sizes.cora=64", set()),
+        ("batches.backbones=mixhop", LEARNED),
+    ],
+)
+def test_a_setting_moves_the_stages_that_read_it(assignment, stages):
+    assert moved(assignment) == stages
+
+
+def test_a_backbone_depends_on_the_budget_it_is_trained_on():
+    for name, backbone in BACKBONES.items():
+        short = moved("backbones.short.epochs=7", backbone=name) == EVERYTHING
+        long = moved("backbones.long.epochs=7", backbone=name) == EVERYTHING
+        assert (short, long) == (backbone.budget == SHORT, backbone.budget == LONG), name
+    assert moved("backbones.short.epochs=7", backbone="mine") == EVERYTHING
+    assert moved("backbones.long.epochs=7", backbone="mine") == EVERYTHING
+
+
+def test_a_further_setting_with_its_default_changes_no_address():
+    later = Later().settings()
+    assert later != PAPER.settings()
+    assert differences(PAPER.settings(), later) == {}
+    assert differences(later, later) == {}
+    changes = override(PAPER, ["backbones.hidden=64"])
+    assert differences(changes.settings(), later) == changes.differences()
+
+
+def test_differences_give_the_protocol_back():
+    for assignments in (
+        [],
+        ["backbones.hidden=64", "backbones.long.patience=none"],
+        ["batches.sizes.cora=4", "batches.backbones=sgc,gcn"],
+    ):
+        protocol = override(PAPER, assignments)
+        assert changed(PAPER, protocol.differences()) == protocol
+    fewer = dataclasses.replace(PAPER, batches=dataclasses.replace(PAPER.batches, sizes={}))
+    assert fewer.differences() == {"batches": {"sizes": {"squirrel": None, "amazon-ratings": None}}}
+    assert changed(PAPER, fewer.differences()) == fewer
+    assert fewer.digest != PAPER.digest
+
+
+def test_the_paper_s_values_are_what_they_were():
+    """Records name differences from these, so one that changes needs its stage's version raised.
+
+    A further setting changes the first digest, too; then check that it is all that changed.
+    """
+    assert digest_of(PAPER.settings()) == "35193a24b9e5"
+    assert digest_of(legacy_tree()) == LEGACY
+
+
+def test_a_stage_of_another_version_is_made_anew_and_no_other(tmp_path, monkeypatch):
+    for stage in identity.VERSIONS:  # records without keys are of the time when all were 1
+        monkeypatch.setitem(identity.VERSIONS, stage, 1)
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    store.put(make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn")))
+    store.put(make_record("cora", "gcn", 1))
+    runs = [Run("cora", "gcn", 0), Run("cora", "gcn", 1)]
+    assert len(make_plan(store, PAPER, runs).done) == 2
+    monkeypatch.setitem(identity.VERSIONS, "reweighting", 2)
+    for record in store.records(PAPER.digest):
+        assert set(current_methods(record, PAPER)) == {"oracle", *METHODS} - {"reweighting"}
+    assert make_plan(store, PAPER, runs, ["oracle", "set_translation"]).cases == ()
+    assert make_plan(store, PAPER, runs, ["reweighting"]).done == ()
+    monkeypatch.setitem(identity.VERSIONS, "frozen", 2)
+    for record in store.records(PAPER.digest):
+        assert current_methods(record, PAPER) == ()
+
+
+def test_a_further_method_leaves_stored_results_valid(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    store.put(make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn")))
+    monkeypatch.setitem(METHODS, "ours", METHODS["reweighting"])
+    monkeypatch.setitem(VERSIONS, "ours", 1)
+    (record,) = store.records(PAPER.digest)
+    assert set(current_methods(record, PAPER)) == {"oracle", *METHODS} - {"ours"}
+    assert make_plan(store, PAPER, [Run("cora", "gcn", 0)], ["reweighting"]).cases == ()
+
+
+@pytest.fixture
+def legacy(tmp_path):
+    """A store as earlier versions wrote it: the whole tree hashed, no keys in the records."""
+    folder = tmp_path / "store" / LEGACY
+    place = folder / "cora" / "gcn"
+    place.mkdir(parents=True)
+    (folder / "protocol.json").write_text(json.dumps(legacy_tree(), indent=1))
+    for split in range(3):
+        record = make_record("cora", "gcn", split, 0.8 + split / 100, protocol=LEGACY)
+        held = record.as_json()
+        del held["stages"], held["stack"]
+        (place / f"split-{split}.json").write_text(json.dumps(held))
+    return Store(tmp_path / "store")
+
+
+def test_a_store_of_earlier_versions_is_read_as_what_it_holds(legacy):
+    names = sorted(path.as_posix() for path in Path(legacy.root).rglob("*"))
+    assert legacy.digests() == [INDEPENDENT.digest]
+    assert legacy.settings(INDEPENDENT.digest) == legacy_tree()
+    found = list(legacy.records(INDEPENDENT.digest))
+    assert [record.frozen["test"] for record in found] == pytest.approx([0.80, 0.81, 0.82])
+    assert {record.protocol for record in found} == {INDEPENDENT.digest}
+    runs = [Run("cora", "gcn", split) for split in range(4)]
+    plan = make_plan(legacy, INDEPENDENT, runs)
+    assert (len(plan.done), len(plan.missing)) == (3, 1)
+    assert legacy.resolve(LEGACY) == INDEPENDENT.digest
+    assert sorted(path.as_posix() for path in Path(legacy.root).rglob("*")) == names
+
+
+def test_what_is_written_now_goes_before_what_was_written_then(legacy):
+    legacy.begin(INDEPENDENT)
+    legacy.put(make_record("cora", "gcn", 1, 0.5, protocol=INDEPENDENT.digest))
+    legacy.put(make_record("cora", "gcn", 3, 0.6, protocol=INDEPENDENT.digest))
+    found = {r.split: r.frozen["test"] for r in legacy.records(INDEPENDENT.digest)}
+    assert found == pytest.approx({0: 0.80, 1: 0.5, 2: 0.82, 3: 0.6})
+    assert sorted(path.name for path in legacy.root.iterdir()) == sorted(
+        [LEGACY, INDEPENDENT.digest]
+    )
+
+
+def test_another_protocol_of_earlier_versions_keeps_its_own_address(tmp_path):
+    other = override(INDEPENDENT, ["backbones.hidden=64"])
+    name = digest_of(legacy_tree(other))
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "protocol.json").write_text(json.dumps(legacy_tree(other)))
+    assert Store(tmp_path).digests() == [other.digest]
+    assert other.digest not in (name, PAPER.digest, INDEPENDENT.digest)

@@ -1,7 +1,11 @@
-"""One real case end to end, against the pieces called one by one."""
+"""Real cases end to end, against the pieces called one by one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -10,14 +14,38 @@ from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
 from gnn_repair.backbones.architectures import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.methods import METHODS
+from gnn_repair.methods import FROZEN, MARKERS, METHODS, RUNGS, Look, Method
 from gnn_repair.oracle.solver import solve
-from gnn_repair.repair import EvidenceLadder, Reweighting
+from gnn_repair.repair import (
+    CrossFitted,
+    EvidenceLadder,
+    FittedRepair,
+    Repair,
+    Reweighting,
+    SetTranslation,
+)
+from gnn_repair.repair.adapters import FittedTranslation
+from gnn_repair.repair.base import about, untrained
+from gnn_repair.repair.baselines import FeaturePerceptron
+from gnn_repair.repair.folds import build_repair
+from gnn_repair.reporting.figures import _look
+from gnn_repair.reporting.writing import report
 from gnn_repair.results.records import chosen_methods
-from gnn_repair.study import PAPER, Case, Store, override, run_study
+from gnn_repair.study import PAPER, Case, Store, make_tables, override, run_study
 from gnn_repair.study.case import Settings, run_case
-from gnn_repair.study.measures import summarise_oracle
+from gnn_repair.study.measures import (
+    errors_fixed,
+    further_scores,
+    shifts_inside,
+    solve_displacements,
+    summarise_oracle,
+)
+from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.repair.planted_graphs import climbed, planted, planted_exposure
+from tests.helpers.report.pages import payload_of
 from tests.helpers.study.tiny import TINY, tiny_graph
+
+# One real case end to end, against the pieces called one by one.
 
 PROTOCOL = override(PAPER, TINY)
 
@@ -236,7 +264,221 @@ def with_nan(data):
     return broken
 
 
-def test_a_split_that_does_not_exist_is_refused_before_the_first_case(tmp_path, data):
-    with pytest.raises(InputError, match="split 7 does not exist; mine has splits 0 to 2"):
-        run_study({"mine": data}, ["gcn"], [0, 7], store=tmp_path, device="cpu")
-    assert list(tmp_path.iterdir()) == []
+# A method is declared once: whoever adds one sees it in records, tables, figures and pages.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class FittedMajority(FittedRepair):
+    """Everybody gets the commonest training class."""
+
+    def member_logits(self, exposure: Any) -> torch.Tensor:
+        classes = self._matching(exposure)["counts"].double()
+        return classes.unsqueeze(1).expand(-1, exposure.num_recipients, -1)
+
+
+@dataclass(frozen=True)
+class Majority(Repair[FittedMajority]):
+    """The whole file of a further repair."""
+
+    fitted_type = FittedMajority
+
+    def learn(self, task):
+        exposure, train = task.exposure, task.train_targets
+        counts = torch.zeros(exposure.num_members, exposure.num_classes)
+        counts.scatter_add_(1, train.labels, train.real.float())
+        values = {"parameters": {}, "constants": {"counts": counts}}
+        return self.fitted(**about(exposure), **untrained(exposure), **values)
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """The one line."""
+    method = Method(
+        title="Majority vote",
+        output="one class",
+        message_set=False,
+        repair=Majority,
+        look=Look("circle", "#123456", "#abcdef"),
+        trained=False,
+        batched=False,
+        from_paper=False,
+    )
+    monkeypatch.setitem(METHODS, "majority", method)
+    return method
+
+
+@pytest.fixture
+def data_declaring():
+    return tiny_graph()
+
+
+def test_a_further_method_is_in_records_and_tables(declared, data_declaring):
+    case = Case("mine", "gcn", (0, 1), chosen_methods(["reweighting", "majority"]))
+    settings = Settings(PROTOCOL, lambda name: data_declaring, BACKBONES, "cpu")
+    records = run_case(settings, case, lambda text: None)
+    for split, record in enumerate(records):
+        labels = data_declaring.y[data_declaring.train_mask[:, split]]
+        commonest = int(torch.bincount(labels).argmax())
+        test = data_declaring.y[data_declaring.test_mask[:, split]]
+        expected = float((test == commonest).double().mean())
+        assert record.methods["majority"]["test"] == pytest.approx(expected)
+    controls, full = make_tables(records, ["controls", "full-controls"])
+    assert controls.sheets[0].rows["Majority vote (not in the paper)"][0] == "one class"
+    assert "Majority vote (not in the paper)" in [sheet.title for sheet in full.sheets]
+
+
+def test_a_further_method_is_on_the_page_and_in_the_figures(declared, data_declaring, tmp_path):
+    from gnn_repair.backbones import Shape, train_backbone
+
+    backbone = BACKBONES["gcn"](Shape(hidden=8))
+    budget = PROTOCOL.backbones.short
+    frozen = train_backbone(backbone, data_declaring, (0,), device="cpu", budget=budget)
+    exposure = expose(frozen)
+    masks = data_declaring.train_mask[:, :1], data_declaring.val_mask[:, :1]
+    fitted = build_repair(declared, PROTOCOL.repairs, exposure).fit(
+        exposure, data_declaring.y, *masks, device="cpu"
+    )
+    path = report(
+        exposure,
+        data_declaring.y,
+        tmp_path / "page.html",
+        repairs={"majority": fitted, "mine": fitted},
+    )
+    payload = payload_of(path)
+    titles = {repair["key"]: repair["title"] for repair in payload["run"]["repairs"]}
+    assert titles == {"majority": "Majority vote", "mine": "mine"}
+    look = payload["looks"]["majority"]
+    assert look == {
+        "marker": "circle",
+        "colour": "#123456",
+        "dark": "#abcdef",
+        "message_set": False,
+    }
+    assert set(payload["looks"]) == set(METHODS)
+    assert _look("majority") == ("o", "#123456")
+    assert _look("nobody's") == ("P", "#9467bd")
+
+
+def test_every_method_is_built_as_the_protocol_says(data_declaring):
+    from gnn_repair.backbones import train_backbone
+
+    frozen = train_backbone("sgc", data_declaring, (0,), budget=PROTOCOL.backbones.short)
+    exposure = expose(frozen)
+    changed = override(PROTOCOL, ["repairs.seed=3", "repairs.dropout=0.4"]).repairs
+    built = {name: build_repair(method, changed, exposure) for name, method in METHODS.items()}
+    for name in ("reweighting", "set_translation", "node_translation", "refit_head"):
+        assert built[name].budget == getattr(changed, name)
+        assert built[name].seed == 3
+    assert {built[name].hidden for name in ("reweighting", "set_translation")} == {8}
+    assert [built[name].dropout for name in ("reweighting", "refit_head")] == [0.4, 0.0]
+    assert built["correct_and_smooth"].layers == built["label_propagation"].layers == 2
+    ladder = built["evidence_ladder"]
+    assert (ladder.budget, ladder.dropout, ladder.seed) == (changed.evidence_ladder, 0.4, 3)
+    assert built["cross_fitted"] == CrossFitted(built["set_translation"], seed=3)
+    assert built["cross_fitted_smoothing"] == CrossFitted(built["correct_and_smooth"], seed=3)
+    assert built["feature_perceptron"] == FeaturePerceptron(hidden=8, seed=3)
+    assert built["retrained_backbone"].seed == 3
+
+
+def test_looks_that_nobody_can_draw_are_refused():
+    with pytest.raises(InputError, match="marker is 'blob'; choose from diamond"):
+        Look("blob", "#000000", "#000000")
+    with pytest.raises(InputError, match="dark is 'red'; write it as"):
+        Look("circle", "#000000", "red")
+    drawn = {(m.look.marker, m.look.colour) for m in METHODS.values()}
+    assert len(drawn) == len(METHODS)
+    assert {marker for marker, _ in drawn} <= set(MARKERS)
+
+
+# Counts of errors fixed and of shifts inside D_v, on planted predictions and planted shifts.
+
+SETTINGS = override(PAPER, TINY)
+
+
+def test_only_reachable_errors_of_test_nodes_count():
+    y = torch.tensor([0, 1, 2, 0, 1])
+    #                             fixed     fixed     not reachable, not test, still wrong
+    predicted = torch.tensor([[0, 1, 2, 0, 0], [0, 0, 0, 0, 0]])
+    wrong = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 0, 0, 1]]).bool()
+    test = torch.tensor([[1, 1, 1, 0, 1], [1, 1, 1, 1, 1]]).bool().t()
+    counted = errors_fixed(predicted, y, wrong, test)
+    assert counted == [{"reachable_errors_fixed": 2}, {"reachable_errors_fixed": 1}]
+    assert errors_fixed(predicted, y, None, test) == [{}, {}]
+
+
+@pytest.fixture(scope="module")
+def exposure():
+    frozen = train_backbone(
+        GCN(Shape(8, 2, 0.5)), tiny_graph(), (0, 1), device="cpu",
+        budget=SETTINGS.backbones.short,
+    )  # fmt: skip
+    return expose(frozen)
+
+
+def fitted(repair, exposure):
+    data = tiny_graph()
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    return repair.fit(exposure, data.y, *masks, device="cpu")
+
+
+def test_planted_shifts(exposure, monkeypatch):
+    """Zero is inside, a shift beyond all contributions outside; the frozen rule has no shift."""
+    repair = SetTranslation(budget=SETTINGS.repairs.set_translation, hidden=8)
+    found = replace(fitted(repair, exposure), best_epoch=torch.tensor([3, 3]))
+    far = torch.tensor([2e3, -1e3, -1e3])
+    shift = torch.zeros(2, exposure.num_recipients, 3)
+    shift[0, ::2] = far
+    shift[1, 10:] = far
+    shift[1, 0] = torch.nan
+    monkeypatch.setattr(FittedTranslation, "shift", lambda self, exposure: shift.clone())
+    test = torch.zeros(60, 2, dtype=torch.bool)
+    test[:10, 0] = True
+    test[:16, 1] = True
+    counts = {"shifts_undecided": 0}
+    assert shifts_inside(found, exposure, test) == [
+        {"shifts": 10, "shifts_inside": 5, **counts},
+        {"shifts": 15, "shifts_inside": 9, **counts},
+    ]
+    kept = replace(found, best_epoch=torch.tensor([0, 3]))
+    assert shifts_inside(kept, exposure, test)[0] == {}
+    assert shifts_inside(kept, exposure, test)[1]["shifts"] == 15
+    nothing = replace(found, best_epoch=torch.tensor([0, 0]))
+    assert shifts_inside(nothing, exposure, test) == [{}, {}]
+
+
+def test_shifts_are_judged_at_their_own_member_s_scale(monkeypatch):
+    """One message per node moves nothing, so a shift is as far away as it is long."""
+    table = np.array([[1.0, -1.0, 0.0]] * 4)
+    one = exposure_of(Numbers(np.ones((4, 1), np.int64), np.ones(4), table, np.zeros((4, 3))))
+    large = {"coefficients": 1000, "frozen_logits": 1000, "contributions": 1, "fixed_logits": 1}
+    both = {n: torch.cat([getattr(one, n), k * getattr(one, n)]) for n, k in large.items()}
+    pair, shift = replace(one, **both), torch.tensor([5.0, -5.0, 0.0]).expand(2, 4, 3)
+    monkeypatch.setattr("gnn_repair.study.measures.REALIZABLE", 1e-2)
+    everyone = torch.ones(4, 2, dtype=torch.bool)
+    found = solve_displacements(pair, shift, everyone)
+    assert found.inside.tolist() == [False] * 4 + [True] * 4
+    for s in range(2):
+        alone = solve_displacements(pair.member(s), shift[:1], everyone[:, :1])
+        assert (alone.inside == found.inside[found.member == s]).all()
+
+
+def test_other_methods_have_no_shifts(exposure):
+    repair = Reweighting(budget=SETTINGS.repairs.reweighting, hidden=8)
+    everyone = torch.ones(60, 2, dtype=torch.bool)
+    assert shifts_inside(fitted(repair, exposure), exposure, everyone) == [{}, {}]
+
+
+def test_without_similar_is_without_every_candidate_that_reads_similar_nodes():
+    """All weight on one candidate after another: what is left to judge without similar nodes."""
+    data, held = planted("labels")[1], planted_exposure("labels")
+    fitted = climbed("labels")
+    assert "smoothed" in fitted.candidates  # a combination of those before it
+    for place, name in enumerate(fitted.candidates):
+        weights = torch.zeros_like(fitted.weights)
+        weights[:, place] = 1
+        one = replace(fitted, constants={**fitted.constants, "weights": weights})
+        (found,) = further_scores(one, held, data.y, data.test_mask)
+        if name == "smoothed" or (name != FROZEN and "similar" in RUNGS[name].blocks):
+            assert "test without similar" not in found
+        else:
+            assert found["test without similar"] == found[f"test {name}"]

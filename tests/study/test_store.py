@@ -1,27 +1,37 @@
-"""The store: whole files or none, nothing foreign read, nothing lost by merging."""
+"""The store and a study in one file: whole or not at all, nothing foreign read, nothing lost."""
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gnn_repair.errors import InputError, ResourceError
-from gnn_repair.results.records import StoreWarning
+from gnn_repair.results.records import RunRecord, StoreWarning, parse_record, unite
+from gnn_repair.results.rendering import RENDERERS
+from gnn_repair.results.store import Packed, merge, pack
 from gnn_repair.study import (
     PAPER,
     Run,
     Store,
     export_results,
     make_plan,
+    make_tables,
     override,
     read_results,
     run_study,
 )
+from tests.campaigns.store_kills import _check, campaign
+from tests.campaigns.store_kills import make_record as campaign_record
 from tests.helpers.study.planted_records import fake_case, make_record
+
+# The store: whole files or none, nothing foreign read, nothing lost by merging.
 
 RUN = Run("cora", "gcn", 0)
 
@@ -222,3 +232,236 @@ def test_names_that_cannot_stand_in_a_path_are_refused(store, name):
         store.path(PAPER.digest, Run(name, "gcn", 0))
     with pytest.raises(InputError, match="use letters, digits"):
         store.path(PAPER.digest, Run("cora", name, 0))
+
+
+# A study in one file: what goes in comes out, and what is damaged is named.
+
+OTHER = override(PAPER, ["backbones.hidden=64"])
+
+
+@pytest.fixture
+def store_packed(tmp_path):
+    held = Store(tmp_path / "store")
+    for protocol in (PAPER, OTHER):
+        held.begin(protocol)
+        for split in range(3):
+            test = 0.7 + split / 100
+            held.put(make_record("cora", "gcn", split, test, protocol=protocol.digest))
+    held.put_failure(PAPER.digest, Run("cora", "gat", 0), "a planted fault", "Traceback")
+    return held
+
+
+@pytest.fixture
+def packed(store_packed, tmp_path):
+    assert pack(store_packed.root, tmp_path / "study.jsonl") == 6
+    return tmp_path / "study.jsonl"
+
+
+def test_what_goes_in_comes_out(store_packed, packed, tmp_path):
+    held = Packed(packed)
+    assert held.digests() == store_packed.digests()
+    for digest in held.digests():
+        assert list(held.records(digest)) == list(store_packed.records(digest))
+        assert held.settings(digest) == store_packed.settings(digest)
+    merged = merge([packed], tmp_path / "back")
+    assert (merged.added, merged.same, merged.kept) == (6, 0, ())
+    back = Store(tmp_path / "back")
+    for digest in held.digests():
+        assert list(back.records(digest)) == list(store_packed.records(digest))
+    again = merge([packed, store_packed.root], tmp_path / "back")
+    assert (again.added, again.same, again.kept) == (0, 12, ())
+
+
+def test_a_file_is_read_like_a_store(store_packed, packed):
+    from_file, from_store = read_results(packed), read_results(store_packed.root)
+    assert from_file.equals(from_store)
+    first, second = (
+        RENDERERS["markdown"](make_tables(held.records(PAPER.digest)))
+        for held in (store_packed, Packed(packed))
+    )
+    assert first == second
+    assert set(read_results(packed, OTHER.digest)["protocol"]) == {OTHER.digest}
+    with pytest.raises(InputError, match="holds no result of protocol zzz; it has"):
+        read_results(packed, "zzz")
+
+
+def test_what_a_store_has_already_stays(store_packed, packed):
+    store_packed.put(make_record("cora", "gcn", 1, 0.1))
+    merged = merge([packed], store_packed.root)
+    assert (merged.added, merged.same) == (0, 5)
+    assert merged.kept == (Run("cora", "gcn", 1),)
+    assert store_packed.get(PAPER.digest, Run("cora", "gcn", 1)).frozen["test"] == 0.1
+
+
+def test_one_protocol_alone(store_packed, tmp_path):
+    assert pack(store_packed.root, tmp_path / "one.jsonl", OTHER.digest) == 3
+    assert Packed(tmp_path / "one.jsonl").digests() == [OTHER.digest]
+    with pytest.raises(InputError, match="holds no result of protocol zzz"):
+        pack(store_packed.root, tmp_path / "none.jsonl", "zzz")
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "left", "fault"),
+    [
+        (lambda lines: lines[:-2], 4, "it lacks 2 of its 6 records"),
+        (lambda lines: [*lines[:-1], lines[-1][:50]], 5, "line 7: it is truncated or not JSON"),
+        (lambda lines: [*lines, lines[-1]], 6, "line 8: it is there twice"),
+        (lambda lines: [*lines, b"\xff\xfe"], 6, "line 8: it is truncated or not JSON"),
+        (lambda lines: [*lines, b"x" * (2**20 + 50)], 6, "line 8: it is truncated"),
+        (lambda lines: [lines[0], b"", *lines[1:]], 6, "line 2: it is truncated"),
+        (lambda lines: [x.replace(b'"test":0.7,', b'"test":NaN,') for x in lines], 2, "NaN or inf"),
+        (lambda lines: [x.replace(b'"split":1', b'"split":-1') for x in lines], 4, "split is -1"),
+        (lambda lines: [x.replace(b'"gcn"', b'"../x"') for x in lines], 0, "backbone is '../x'"),
+    ],
+)
+def test_a_damaged_line_is_named_and_left_out(packed, damage, left, fault):
+    broken = b"\n".join(damage(packed.read_bytes().rstrip(b"\n").split(b"\n"))) + b"\n"
+    packed.write_bytes(broken)
+    with pytest.warns(StoreWarning, match=fault):
+        held = Packed(packed)
+    assert sum(len(list(held.records(digest))) for digest in held.digests()) == left
+    assert packed.read_bytes() == broken
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a packed study"),
+        (b"\x00" * 100, "is not a packed study"),
+        (b"[1]\n", "is not a packed study"),
+        (b'{"format": "gnn-repair study", "version": 2}\n', "of version 2, not 1; update"),
+        (b'{"format": "gnn-repair study", "version": 1}\n', "has a damaged header"),
+    ],
+)
+def test_what_is_no_packed_study_is_refused(tmp_path, content, message):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Packed(path)
+
+
+def test_settings_that_lie_are_not_used(packed):
+    header, *lines = packed.read_text().splitlines()
+    words = json.loads(header)
+    words["protocols"][PAPER.digest]["backbones"]["hidden"] = 3
+    packed.write_text("\n".join([json.dumps(words), *lines]) + "\n")
+    assert Packed(packed).settings(PAPER.digest) is None
+    with pytest.raises(InputError, match="lacks the settings of protocol"):
+        merge([packed], packed.parent / "other")
+
+
+# Records of one frozen model with other methods become one; others do not.
+
+
+def scores(test):
+    return {"train": 0.9, "val": 0.8, "test": test}
+
+
+@pytest.fixture
+def there():
+    return RunRecord(
+        protocol="p", dataset="cora", backbone="gcn", split=0, graph={"nodes": 5},
+        frozen=scores(0.7), stages={"frozen": "f", "a": "1"}, methods={"a": scores(0.75)},
+        seconds={"frozen": 1.0, "a": 2.0, "total": 3.0}, stack=[0],
+        environment={"revision": "r1", "device": "cpu"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def other(there):
+    return replace(
+        copy.deepcopy(there),
+        methods={"a": scores(0.75), "b": scores(0.6)},
+        stages={"frozen": "f", "a": "1", "b": "2"},
+        seconds={"frozen": 9.0, "a": 9.0, "b": 4.0, "total": 22.0},
+        oracle={"test": {"error_reach": 0.5}},
+        environment={"revision": "r2", "device": "cpu"},
+    )
+
+
+def test_methods_and_oracle_are_added(there, other):
+    whole = unite(there, other)
+    assert whole.methods == {"a": scores(0.75), "b": scores(0.6)}
+    assert whole.stages == {"frozen": "f", "a": "1", "b": "2"}
+    assert whole.oracle == other.oracle
+    assert whole.seconds == {"frozen": 1.0, "a": 2.0, "b": 4.0, "total": 7.0}
+    assert whole.environment == {
+        "revision": "r1", "device": "cpu", "revision of b": "r2", "revision of oracle": "r2",
+    }  # fmt: skip
+    assert parse_record(whole.as_json()) == whole
+    assert unite(whole, other) == whole and unite(whole, there) == whole
+
+
+@pytest.mark.parametrize(
+    "differ",
+    [
+        lambda r: r.frozen.update(test=0.71),
+        lambda r: r.graph.update(nodes=6),
+        lambda r: r.stack.append(1),
+        lambda r: r.methods["a"].update(test=0.1),
+        lambda r: r.stages.update(a="7"),
+    ],
+)
+def test_what_disagrees_is_not_united(there, other, differ):
+    differ(other)
+    assert unite(there, other) is None
+
+
+def test_two_oracles_must_agree(there, other):
+    there = replace(there, oracle={"test": {"error_reach": 0.6}})
+    assert unite(there, other) is None
+
+
+# The campaign against the store: a short sample, and faults planted for it to find.
+
+
+def test_a_few_kills_lose_nothing():
+    """`make campaign ARGS="--only store --minutes 10"` kills some three thousand."""
+    said: list[str] = []
+    found = campaign(seed=5, seconds=3.0, on_progress=said.append)
+    assert found.name == "store"
+    assert found.faults == ()
+    assert found.tried == found.details["kills"] >= 1
+    assert found.details["written"] >= 1
+
+
+@pytest.fixture
+def root(tmp_path):
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    for split in range(3):
+        store.put(campaign_record(split, 100 + split))
+    return tmp_path
+
+
+KEPT = {Run("kills", "writer", split): 100 + split for split in range(3)}
+
+
+def judged(root, kept=KEPT, begun=None):
+    return _check(root, dict(kept), begun or {}, Counter(), 7)
+
+
+def place(root, split):
+    return root / PAPER.digest / "kills" / "writer" / f"split-{split}.json"
+
+
+def test_planted_faults_are_found(root):
+    place(root, 0).unlink()
+    assert judged(root) == ["writer 7: kills × writer, split 0 was written and is not there"]
+    Store(root).put(campaign_record(0, 55))
+    assert "holds 55 where 100 was written" in judged(root)[0]
+    assert judged(root, begun={Run("kills", "writer", 0): 55}) == []
+    Store(root).put(campaign_record(0, 100))
+    text = place(root, 1).read_text()
+    place(root, 1).write_text(text[: len(text) // 2])
+    faults = judged(root)
+    assert any("truncated or not JSON" in fault for fault in faults)
+    assert any("split 1 was written and is not there" in fault for fault in faults)
+    mixed = json.loads(text)
+    mixed["graph"]["nodes"] = 99
+    place(root, 1).write_text(json.dumps(mixed))
+    assert judged(root) == ["writer 7: kills × writer, split 1 is not whole"]
+    place(root, 1).write_text(text)
+    (place(root, 1).parent / "split-01.json").write_text(text)
+    assert "is not the name of a result" in judged(root)[0]

@@ -250,7 +250,7 @@ def test_a_repaired_model_stands_in_for_the_model(name: str, tmp_path: Path) -> 
     model, data = build(name)
     exposure, y = expose(model, data), data["paper"].y
     train = torch.arange(len(y)) < 20
-    fitted = gr.NodeTranslation().fit(exposure, y, train, ~train)
+    fitted = gr.NodeTranslation(epochs=20, lr=0.05, hidden=8).fit(exposure, y, train, ~train)
     module = gr.repaired(model, fitted)
     other = graph(seed=5)
     for given in (data, other, data):

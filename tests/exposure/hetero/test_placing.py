@@ -1,20 +1,43 @@
-"""Which relation a propagate belongs to where sizes, names or edges alone do not tell."""
+"""Which relation a sum belongs to, in every typed model; attention that is held."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import scatter
 
-from gnn_repair import expose
-from tests.helpers.models.scaled_messages import random_factors, scaled, scaled_coefficients
-from tests.helpers.models.typed_models import CLASSES, HIDDEN, SIZES, WIDTHS, graph
+import gnn_repair as gr
+from gnn_repair import Exposure, expose, reach, solve
+from gnn_repair.errors import ExposureRefused
+from tests.helpers.models.scaled_messages import (
+    logits_of,
+    random_factors,
+    scaled,
+    scaled_coefficients,
+    scaled_run,
+)
+from tests.helpers.models.typed_models import (
+    CLASSES,
+    HIDDEN,
+    MODELS,
+    SIZES,
+    WIDTHS,
+    Paths,
+    build,
+    first_run,
+    graph,
+)
+
+# Which relation a propagate belongs to where sizes, names or edges alone do not tell.
 
 LIKE = ("paper", "like", "paper")
 CITES = ("paper", "cites", "paper")
@@ -276,3 +299,197 @@ def test_a_convolution_that_reaches_the_type_by_no_relation() -> None:
     exposure = expose(Beside().double(), data)
     assert [group.name for group in exposure.groups] == ["author writes paper"]
     assert exposure.residual is not None and exposure.residual <= 1e-12
+
+
+# Every model of the gallery is what it is said to be, and its exposure is that model.
+
+EXPOSED = [name for name, entry in MODELS.items() if not entry.refused]
+REFUSED = [name for name, entry in MODELS.items() if entry.refused]
+WITHOUT_HOOKS = {"sparse products", "rows averaged by hand", "mixed convolutions",
+                 "attention between relations", "to_hetero_with_bases", "attention over all nodes",
+                 "GAT in one set"}  # fmt: skip
+"""Sums by hand have no hooks; the others run their relations in an order of their own, scale their
+messages by hooks themselves, or add loops."""
+WITH_LOOPS = {"GAT in one set"}
+PART = re.compile(r" head \d+$| \(.*\)$| \(.*\) −$")
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+@pytest.mark.parametrize("name", EXPOSED)
+def test_models_are_exposed(name: str) -> None:
+    entry = MODELS[name]
+    model, data = build(name)
+    exposure = expose(model, data)
+    assert (exposure.head is not None) == bool(entry.tail)
+    assert entry.tail in str(exposure).splitlines()[0]
+    assert exposure.num_groups == entry.groups
+    assert exposure.residual is not None and exposure.residual <= 1e-12
+    torch.testing.assert_close(
+        exposure.logits()[0], logits_of(first_run(model, data)), rtol=0, atol=1e-10
+    )
+    edges = {
+        " ".join(kind): data[kind].edge_index.shape[1]
+        for kind in data.edge_types
+        if kind[2] == "paper"
+    }
+    sent = exposure.to_frame().groupby("group").size()
+    for group, terms in sent.items():
+        relation = PART.sub("", str(group))
+        if name in WITH_LOOPS and relation not in edges:
+            assert (relation, terms) == ("paper to itself", SIZES["paper"])
+        else:
+            own = SIZES["paper"] if name == "mixed convolutions" and "cites" in relation else 0
+            assert terms == edges[relation] + own
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+@pytest.mark.parametrize("name", [n for n in EXPOSED if n not in WITHOUT_HOOKS | {"HAN"}])
+def test_scaled_messages_scale_coefficients(name: str) -> None:
+    """By PyG's hooks, message by message: every term has its edge's sender and recipient."""
+    model, data = build(name)
+    exposure, factors = expose(model, data), random_factors(data)
+    seen = scaled_run(model, data, factors)
+    said = exposure.logits(scaled_coefficients(exposure, data, factors))[0]
+    torch.testing.assert_close(said, seen, rtol=0, atol=1e-10)
+    assert float((seen - exposure.frozen_logits[0]).abs().max()) > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+@pytest.mark.parametrize("name", ["to_hetero SAGE", "HGT", "HAN", "edge vectors"])
+def test_single_precision(name: str) -> None:
+    model, data = build(name, torch.float32)
+    residual = expose(model, data).residual
+    assert residual is not None and 1e-12 < residual <= 1e-5
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_cause(name: str) -> None:
+    model, data = build(name)
+    with pytest.raises(ExposureRefused, match=MODELS[name].refused):
+        expose(model, data)
+
+
+def test_the_documentation_counts_them() -> None:
+    page = Path(__file__).parents[3] / "docs" / "howto" / "hetero.md"
+    if not page.exists():
+        pytest.skip("not in a checkout")
+    tailed = sum(bool(entry.tail) for entry in MODELS.values())
+    plain = len(EXPOSED) - tailed
+    sentence = (
+        f"Of {len(MODELS)} styles {plain} are exposed without a nonlinear head, {tailed} with one, "
+        f"{len(REFUSED)} unsupported"
+    )
+    assert sentence in " ".join(page.read_text(encoding="utf-8").split())
+
+
+RELATIONS = 3
+
+
+@pytest.mark.parametrize("kind", [pyg.RGCNConv, pyg.FastRGCNConv])
+@pytest.mark.parametrize("how", [{}, {"num_bases": 2}, {"num_blocks": 2}])
+def test_every_relation_is_a_group_named_by_its_number(kind, how):
+    torch.manual_seed(0)
+    edges = torch.unique(torch.randint(0, 20, (2, 80)), dim=1)
+    types = torch.arange(edges.shape[1]) % RELATIONS
+    data = Data(x=torch.randn(20, 4).double(), edge_index=edges, edge_type=types)
+    exposure = gr.expose(kind(4, 4, RELATIONS, **how).double(), data)
+    assert [g.name.rpartition("relation ")[2] for g in exposure.groups] == ["0", "1", "2"]
+    owner = torch.repeat_interleave(exposure.segments.diff())
+    group, node = owner % RELATIONS, exposure.recipients[owner // RELATIONS]
+    source = exposure.sources[exposure.rows.long()].long()
+    found = sorted(zip(group.tolist(), source.tolist(), node.tolist(), strict=True))
+    assert found == sorted(zip(types.tolist(), *edges.tolist(), strict=True))
+
+
+# HANConv's attention between relations: what is exact while it is held, and by how much it moves.
+
+
+@pytest.fixture(scope="module")
+def model_and_data() -> tuple[Paths, HeteroData]:
+    model, data = build("HAN")
+    assert isinstance(model, Paths)
+    with torch.no_grad():  # so that relations differ in weight
+        model.han_conv.q.mul_(40)
+    return model, data
+
+
+@pytest.fixture(scope="module")
+def exposure(model_and_data: tuple[Paths, HeteroData]) -> Exposure:
+    found = expose(*model_and_data)
+    assert found.head is not None
+    return found
+
+
+def weights(model: Paths, data: HeteroData) -> Tensor:
+    """The frozen attention of the relations into papers, by PyG's own account."""
+    conv = model.han_conv
+    _, found = conv(data.x_dict, data.edge_index_dict, return_semantic_attention_weights=True)
+    return found["paper"].detach()
+
+
+def test_it_is_exact_with_the_weights_held(
+    model_and_data: tuple[Paths, HeteroData], exposure: Exposure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = model_and_data
+    held, factors = weights(model, data), random_factors(data)
+
+    def group(xs: list[Tensor], *_: object) -> tuple[Tensor | None, None]:
+        if len(xs) != len(held):  # other types, whose logits nobody reads
+            return (xs[0], None) if xs else (None, None)
+        return (held.view(-1, 1, 1) * torch.stack(xs)).sum(0), None
+
+    unheld = scaled_run(model, data, factors)
+    monkeypatch.setattr("torch_geometric.nn.conv.han_conv.group", group)
+    seen = scaled_run(model, data, factors)
+    said = exposure.logits(scaled_coefficients(exposure, data, factors))[0]
+    torch.testing.assert_close(said, seen, rtol=0, atol=1e-10)
+    assert float((unheld - seen).abs().max()) > 1e-3  # all nodes at once move the weights
+
+
+def test_one_node_moves_the_weights_within_the_bound(
+    model_and_data: tuple[Paths, HeteroData], exposure: Exposure
+) -> None:
+    model, data = model_and_data
+    factors, nodes = random_factors(data), data["paper"].num_nodes
+    limit = math.exp(4 * float(model.han_conv.q.abs().sum()) / nodes)
+    frozen = weights(model, data)
+    gaps = []
+    for node in (0, 7, 19):
+        alone = {
+            kind: torch.where(data[kind].edge_index[1] == node, value, 1.0)
+            if kind[2] == "paper" else torch.ones_like(value)
+            for kind, value in factors.items()
+        }  # fmt: skip
+        with scaled(model, data, alone):
+            ratio = weights(model, data) / frozen
+        assert 1 / limit <= float(ratio.min()) and float(ratio.max()) <= limit
+        seen = scaled_run(model, data, alone)[node]
+        said = exposure.logits(scaled_coefficients(exposure, data, alone))[0, node]
+        gaps.append(float((seen - said).abs().max()))
+    assert 0 < max(gaps) < 0.05
+
+
+def test_every_answer_says_so(model_and_data: tuple[Paths, HeteroData], exposure: Exposure) -> None:
+    _, data = model_and_data
+    scope = "model with `han_conv` (HANConv) held"
+    assert exposure.scope == scope and "held as it is: `han_conv` (HANConv) (mean)" in str(exposure)
+    y = data["paper"].y
+    assert f"({scope})" in str(solve(exposure, y, torch.arange(2))[0])
+    assert f"about            the {scope}" in str(reach(exposure, y))
+
+
+def test_one_relation_needs_no_attention() -> None:
+    _, data = build("HAN")
+    for kind in list(data.edge_types):
+        if kind != ("author", "writes", "paper"):
+            del data[kind]
+    torch.manual_seed(0)
+    model = Paths(data).double()
+    with torch.no_grad():
+        model(data.x_dict, data.edge_index_dict)
+    exposure = expose(model, data)
+    assert exposure.num_groups == 2
+    factors = random_factors(data)
+    said = exposure.logits(scaled_coefficients(exposure, data, factors))[0]
+    seen = scaled_run(model.eval(), data, factors)
+    torch.testing.assert_close(said, seen, rtol=0, atol=1e-10)

@@ -127,8 +127,8 @@ def test_reweighting_learns_whom_to_trust(data: HeteroData, exposure: Exposure) 
         return float((predicted == paper.y)[test].float().mean())
 
     frozen = accuracy(exposure.frozen_logits[0].argmax(1))
-    fitted = Reweighting().fit(exposure, paper.y, train, val)
-    moved = SetTranslation().fit(exposure, paper.y, train, val)
+    fitted = Reweighting(hidden=32, epochs=100, lr=3e-3).fit(exposure, paper.y, train, val)
+    moved = SetTranslation(hidden=32, epochs=100, lr=3e-3).fit(exposure, paper.y, train, val)
     assert accuracy(fitted.predict(exposure)) > frozen + 0.15
     assert accuracy(moved.predict(exposure)) < frozen + 0.05
     # It weighs the senior author, whose message alone tells who it is.

@@ -504,10 +504,7 @@ CASES: dict[str, Case] = {
         dir_by_hand,
     ),
     "HeteroConv": Case(
-        hetero,
-        lambda c, x, d: [gcn(d), row_mean(dense(d).t())],
-        hetero_by_hand,
-        call=hetero_call,
+        hetero, lambda c, x, d: [gcn(d), row_mean(dense(d).t())], hetero_by_hand, call=hetero_call
     ),
     "ARMAConv": Case(
         lambda: pyg.ARMAConv(WIDTH, 8, num_stacks=2, act=None),

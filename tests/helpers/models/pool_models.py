@@ -337,10 +337,7 @@ MODELS: dict[str, Case] = {
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "max": (lambda: Pooled(global_max_pool), r"`scatter_reduce` \(amax\), no weighted sum"),
-    "max aggregation": (
-        lambda: Pooled(aggr.MaxAggregation()),
-        r"`pool` \(MaxAgg",
-    ),
+    "max aggregation": (lambda: Pooled(aggr.MaxAggregation()), r"`pool` \(MaxAgg"),
     "sort": (
         lambda: Pooled(aggr.SortAggregation(2), wide=2 * WIDTH),
         r"`pool` \(SortAggregation\)",

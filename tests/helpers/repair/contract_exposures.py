@@ -8,7 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, GCNConv
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure, expose
@@ -93,6 +94,27 @@ def users_model() -> Exposure:
     return exposure if exposure.embedding is not None else replace(exposure, embedding=embedding)
 
 
+class Headed(nn.Module):
+    """Heads side by side, a skip connection, LayerNorm, a gate per node, linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = GCNConv(9, 8), GATConv(8, 4, heads=2, bias=False)
+        self.skip, self.norm, self.lin = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.conv1(x, edge_index).relu()
+        mixed = self.norm(self.conv2(x, edge_index) + self.skip(x)).relu()
+        return self.lin(mixed * x.sigmoid())
+
+
+def nonlinear_head() -> Exposure:
+    torch.manual_seed(4)
+    exposure = expose(Headed().double().eval(), DATA)
+    assert exposure.head is not None
+    return exposure
+
+
 KINDS: dict[str, Callable[[], Exposure]] = {
     **{name: lambda name=name: toy_exposure(name) for name in BACKBONES},
     "by-hand": by_hand,
@@ -103,6 +125,7 @@ KINDS: dict[str, Callable[[], Exposure]] = {
     "merged-groups": lambda: relax(toy_exposure("mixhop"), 0.0, between_groups=True),
     "restricted": lambda: toy_exposure("sage").restrict(torch.arange(30).flip(0)[4:]),
     "users-model": users_model,
+    "head": nonlinear_head,
 }
 
 

@@ -57,6 +57,15 @@ class Browser:
         self.resize(width)
         self.driver.get(f"{path.as_uri()}{fragment}")
 
+    def show(self, fragment: str) -> None:
+        """Go on to another place of the page that is open."""
+        self.driver.execute_async_script(
+            "const [place, done] = arguments;"
+            "addEventListener('hashchange', () => requestAnimationFrame(() => done()),"
+            " {once: true}); location.hash = place;",
+            fragment,
+        )
+
     def resize(self, width: int, height: int = 900) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -1,4 +1,4 @@
-"""Certificates that were tampered with, sentences, files, reach, and what is refused."""
+"""Nonlinear heads: certificates that were tampered with, sentences, files; trained models."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch_geometric.explain import Explainer, ModelConfig
+from torch_geometric.nn import SAGEConv
 
+from benchmarks.head_solvers import compare_with_milp, run_highs, triangle_model
+from benchmarks.heads import HEADS, head_exposure, trained
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import (
-    Rate,
-    reach,
-    solve,
-)
+from gnn_repair.exposure import expose
+from gnn_repair.exposure.heads.operations import Curved
+from gnn_repair.highs import new_highs
+from gnn_repair.oracle import OracleExplainer, Rate, reach, solve
+from gnn_repair.oracle.heads.bound import base_of
 from gnn_repair.oracle.heads.proof import ProofCase, covers
 from gnn_repair.oracle.solution import Solution
 from tests.helpers.oracle.head_cases import CLASSES, NODES, tailed
+from tests.helpers.oracle.head_graph import CLASSES as CLASSES_HEAD_MODELS
+from tests.helpers.oracle.head_graph import MODELS, model_of, small_graph
+from tests.helpers.oracle.head_references import exact, triangle
+
+# Certificates that were tampered with, sentences, files, reach, and what is refused.
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +245,133 @@ def test_a_sign_that_is_assumed_twice_covers_nothing(solution, exposure):
         unit=proofs.unit[again], sign=both, multiplier=proofs.multiplier[again],
     )  # fmt: skip
     assert not replace(one, proofs=doubled).check(exposure).ok
+
+
+# Ordinary PyG models with nonlinear heads: exposed, judged, replayed and checked.
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_with_a_tail_is_judged_and_the_verdicts_hold(name):
+    data = small_graph()
+    exposure = expose(model_of(name), data)
+    assert exposure.head is not None
+    solution = solve(exposure, "all")
+    assert solution.replayed and solution.reachable.any()
+    verification = solution.check(exposure)
+    assert verification.ok, verification
+    if name == "softplus":
+        assert "softplus" in next(iter(solution.reasons.values()))
+    else:
+        assert solution.excluded.any() and solution.decided.mean() > 0.85
+    part = exposure.restrict(torch.tensor([4, 9]))
+    assert solve(part, "all").check(part).ok
+    assert solution.excluded.sum() == 0 or "%" in str(reach(exposure, data.y))
+
+
+@pytest.mark.parametrize("bias_free_head", [False, True])
+def test_a_length_that_no_margin_reads_changes_no_verdict(bias_free_head):
+    """Divided by its length at the very end, a vector has the margins' signs it had before."""
+    torch.manual_seed(5)
+    first, head = (
+        SAGEConv(5, CLASSES_HEAD_MODELS),
+        nn.Linear(CLASSES_HEAD_MODELS, CLASSES_HEAD_MODELS, bias=False),
+    )
+    head = head if bias_free_head else nn.Identity()
+
+    class Last(nn.Module):
+        def __init__(self, length):
+            super().__init__()
+            self.first, self.head, self.length = first, head, length
+
+        def forward(self, x, edge_index):
+            out = self.first(x, edge_index)
+            return self.head(nn.functional.normalize(out) if self.length else out)
+
+    data = small_graph()
+    plain = solve(expose(Last(False), data), "all")
+    exposure = expose(Last(True), data)
+    solution = solve(exposure, "all")
+    assert exposure.head is not None and solution.check(exposure).ok
+    clear = abs(plain.margin) > 1e-4
+    assert (solution.reachable == plain.reachable)[clear & solution.decided].all()
+    assert solution.decided[clear].all() and plain.reachable[clear].any()
+
+
+def test_an_explanation_makes_the_model_say_so():
+    data, model = small_graph(), model_of("relu")
+    exposure = expose(model, data)
+    solution = solve(exposure, "all")
+    wrong = solution.reachable & (
+        model(data.x, data.edge_index).argmax(1).numpy()[solution.node] != solution.target
+    )
+    i = int(wrong.nonzero()[0][0])
+    node, target = int(solution.node[i]), int(solution.target[i])
+    explainer = Explainer(
+        model, OracleExplainer(exposure), explanation_type="phenomenon", edge_mask_type="object",
+        model_config=ModelConfig("multiclass_classification", "node", "raw"),
+    )  # fmt: skip
+    labels = torch.full((data.num_nodes,), target)
+    explanation = explainer(data.x, data.edge_index, target=labels, index=node)
+    masked = explainer.get_masked_prediction(
+        data.x, data.edge_index, edge_mask=explanation.edge_mask
+    )
+    assert int(masked[node].argmax()) == target
+    assert explanation.solution.verdict[0] == "can"
+
+
+# The peers of the bench answer the same questions; trained models' exposures are the models.
+
+
+def unit_number(base) -> int:
+    return next(k for k, op in enumerate(base.graph.operations) if isinstance(op, Curved))
+
+
+def milp():
+    highs = new_highs(1e-7)
+    for name, value in (("presolve", "on"), ("solver", "choose"), ("mip_rel_gap", 0.0)):
+        highs.setOptionValue(name, value)
+    return highs
+
+
+@pytest.mark.parametrize("kind", ["relu", "jk_cat", "bn_residual"])
+def test_the_peers_models_are_those_of_the_references(kind):
+    exposure = tailed(kind, 12, 2)
+    base = base_of(exposure)
+    number = unit_number(base)
+    for position, target in ((3, 0), (7, 2)):
+        model = triangle_model(base, position, target, number)
+        found = run_highs(new_highs(1e-7), model, exact=False)
+        assert found == pytest.approx(triangle(exposure, position, target), abs=1e-5)
+        whole = run_highs(milp(), model, exact=True)
+        assert whole == pytest.approx(exact(exposure, position, target), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_trained_models_exposure_is_the_model(kind):
+    data = small_graph()
+    model = trained(data, kind, 6, epochs=10)
+    exposure = head_exposure(model, data)
+    torch.testing.assert_close(exposure.logits(), exposure.frozen_logits, atol=1e-5, rtol=1e-5)
+    shifted = exposure.aggregate.coefficients.double() * 1.3
+    own = exposure.replay(shifted[0]).double()
+    torch.testing.assert_close(exposure.logits(shifted)[0], own, atol=1e-5, rtol=1e-5)
+    solution = solve(exposure, data.y)
+    assert solution.check(exposure).ok
+
+
+@pytest.mark.parametrize("kind", ["relu", "bn-residual", "jk-cat", "mlp", "layer-norm"])
+def test_a_milp_of_another_build_contradicts_no_verdict(kind):
+    data = small_graph()
+    exposure = head_exposure(trained(data, kind, 6, epochs=10), data)
+    solution = solve(exposure, "all")
+    chosen = np.arange(0, len(solution), 7)
+    found = compare_with_milp(exposure, solution, chosen)
+    assert found.contradictions == () and found.compared > len(chosen) // 2
+    assert {*solution.verdict[chosen]} == {"can", "cannot"}
+    margin = np.where(solution.reachable, -2.0, 2.0)
+    opposite = replace(solution, margin=margin, bound=margin + 1)
+    wrong = compare_with_milp(exposure, opposite, chosen)
+    assert len(wrong.contradictions) == wrong.compared == found.compared
 
 
 def test_no_weight_on_the_asked_class_itself_proves_anything(solution, exposure):

@@ -11,9 +11,15 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import nn
 
+from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.methods import NOTHING, UNCLEAR
-from gnn_repair.repair import EvidenceLadder
+from gnn_repair.repair import CrossFitted, EvidenceLadder, NodeTranslation, RefitHead
+from gnn_repair.repair.base import fitted_of
+from gnn_repair.repair.baselines import LabelPropagation
+from gnn_repair.repair.folds import deal_folds
+from gnn_repair.repair.ladder import ladder as module
+from gnn_repair.repair.ladder.network import Climbed
 from gnn_repair.repair.ladder.rungs import (
     BINS,
     SURE,
@@ -29,6 +35,9 @@ from gnn_repair.repair.ladder.rungs import (
     temperature,
     weigh,
 )
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
+
+# Weights, nested estimates, findings and checks of a ladder's tables, on planted values.
 
 NODES, CLASSES, FOLDS = 600, 4, 5
 LABELS = torch.randint(CLASSES, (NODES,), generator=torch.Generator().manual_seed(0))
@@ -168,9 +177,6 @@ def test_the_calibration_error_by_hand(sure, labels, expected):
     assert calibration_error(told, torch.tensor(labels)) == pytest.approx(expected)
 
 
-# Findings -----------------------------------------------------------------------------------------
-
-
 def test_findings_by_hand():
     names = ["frozen", "messages", "labels", "smoothed"]
     told = torch.stack([TOLD, TOLD.flip(0)])
@@ -231,9 +237,6 @@ def test_a_finding_needs_two_standard_errors_of_both_measures(gain, nats, clear)
     assert replace(rows, stays=True).advice() == (NOTHING,)
 
 
-# Tables of a file ---------------------------------------------------------------------------------
-
-
 def tables():
     """A sound set of a ladder's constants: two members, six nodes, three classes."""
     labels = torch.tensor([[0, 1, 2, -1, -1, 0], [2, -1, 1, 0, -1, -1]])
@@ -289,6 +292,188 @@ def at(name, place, value):
 def test_what_no_ladder_could_hold_is_refused(change, words):
     with pytest.raises(InputError, match=words):
         EvidenceLadder(folds=2).check_constants(held(**change))
+
+
+# Figures that the ladder's records are made of, and choices of its controls, on planted values.
+
+"""By method: reads the message set, in batches, from the paper, trained, run by default."""
+
+
+def test_a_fitted_head_needs_positive_scales():
+    data, exposure = toy_graph(), toy_exposure("gcn")
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    fitted = RefitHead(budget=Budget(2, None, 0.01, 0.0)).fit(exposure, data.y, *masks)
+    header, tensors = fitted.header(), fitted.tensors()
+    scale = tensors["constants/scale"].clone()
+    scale[0, ..., 0] = 0.0
+    with pytest.raises(InputError, match="scale"):
+        fitted_of(header, {**tensors, "constants/scale": scale})
+
+
+def test_copies_that_diverge_are_told():
+    data, exposure = toy_graph(), toy_exposure("gcn")
+    budget = Budget(4, None, 1e308, 0.0)
+    folded = CrossFitted(NodeTranslation(budget=budget, hidden=3), folds=2)
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    with pytest.warns(UserWarning, match="Node translation of member 0 diverged"):
+        folded.fit(exposure, data.y, *masks, device="cpu")
+
+
+@pytest.fixture
+def described():
+    from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
+
+    data = toy_graph()
+    repair = NodeTranslation(budget=Budget(2, None, 0.01, 0.0), hidden=3)
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    fitted = repair.fit(toy_exposure("gcn"), data.y, *masks, device="cpu")
+    return fitted.header(), fitted.tensors()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda header, tensors: tensors.update(best_epoch=tensors["best_epoch"] + 9),
+        lambda header, tensors: tensors.update(diverged=tensors["diverged"].long()),
+        lambda header, tensors: header["settings"].update(hidden="3"),
+        lambda header, tensors: header["settings"].update(dropout=None),
+        lambda header, tensors: header.update(width="7"),
+    ],
+)
+def test_inconsistent_descriptions_are_refused(described, damage):
+    header, tensors = described
+    header = {**header, "settings": {**header["settings"]}}
+    assert fitted_of(header, tensors).num_members == 2
+    damage(header, tensors)
+    with pytest.raises(InputError):
+        fitted_of(header, tensors)
+
+
+# Controls, kept predictions and likeness by hand: each clause alone, each constant named.
+
+NODES_KEPT, CLASSES_KEPT = 5, 3
+
+
+def kept(**changes):
+    constants = {
+        "signature": torch.zeros(2, NODES_KEPT),
+        "log_probs": torch.zeros(2, NODES_KEPT, CLASSES_KEPT),
+        "single": torch.tensor([[[0, 1, 2, 0, 1]], [[2, 2, 2, 0, 0]]]),
+        **changes,
+    }
+    constants = {name: value for name, value in constants.items() if value is not None}
+    return SimpleNamespace(
+        constants=constants, num_classes=CLASSES_KEPT, num_members=2, single=constants.get("single")
+    )
+
+
+def test_a_kept_prediction_is_checked_clause_by_clause():
+    LabelPropagation().check_constants(kept())
+    LabelPropagation().check_constants(kept(single=None))
+    one_off = kept().single.clone()
+    one_off[1, 0, 3] = 3
+    below = kept().single.clone()
+    below[0, 0, 0] = -1
+    for changes, words in [
+        ({"signature": torch.zeros(2, NODES_KEPT, dtype=torch.float64)}, "signature has shape"),
+        (
+            {"log_probs": torch.zeros(2, NODES_KEPT, CLASSES_KEPT + 1)},
+            r"log_probs has shape \(5, 4\)",
+        ),
+        (
+            {"log_probs": torch.zeros(2, NODES_KEPT + 1, CLASSES_KEPT)},
+            r"log_probs has shape \(6, 3\)",
+        ),
+        ({"log_probs": None}, "lacks log_probs"),
+        ({"single": torch.zeros(2, 1, NODES_KEPT)}, "single has shape"),
+        ({"single": torch.zeros(2, 1, NODES_KEPT + 1, dtype=torch.long)}, "single has shape"),
+        ({"single": one_off}, r"single must lie in 0..2"),
+        ({"single": below}, r"single must lie in 0..2"),
+        ({"more": torch.zeros(2)}, "has no constant 'more'"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            LabelPropagation().check_constants(kept(**changes))
+
+
+# The evidence a ladder gathers, and what it makes of its copies, by hand and from both sides.
+
+FOLDS_PLANTED, CLASSES_PLANTED = 3, 3
+MASKS = toy_graph().train_mask[:, :2], toy_graph().val_mask[:, :2]
+
+
+def told(classes: torch.Tensor, sure: float) -> torch.Tensor:
+    """Log-probabilities of ``sure`` for these classes [..., n]."""
+    one = torch.nn.functional.one_hot(classes, CLASSES_PLANTED).double()
+    return (one * sure + (1 - one) * (1 - sure) / (CLASSES_PLANTED - 1)).log().float()
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """Fit two members whose copies know each label that they may learn from, and no other.
+
+    About their own fold the copies of "labels" give it 0.4, fitted again with fewer labels
+    ``fewer``; "messages" gives it 0.3. Fitted on all labels, a copy says class 2 everywhere.
+    """
+
+    def fitted(fewer: float):
+        graph, calls = toy_graph(), []
+
+        def climb(rungs, sources, roles, labels, training, epochs=None, on_progress=None):
+            calls.append((list(rungs), roles, epochs))
+            members, copies = len(sources.frozen), roles.copies
+            known = told(labels, 0.98).expand(len(rungs), members, copies, -1, -1)
+            first = epochs is None
+            each = [0.4 if first else fewer] if rungs[0] == "labels" else [0.3, 0.4]
+            unsure = torch.stack([told(labels, share) for share in each])[:, None, None]
+            judged = roles.judged.view(1, members, copies, -1, 1)
+            said = torch.where(judged, unsure, known)
+            if not first:
+                said[:, :, FOLDS_PLANTED:] = told(torch.full_like(labels, 2), 0.9)
+            epochs = torch.tensor([5, 1, 3]).repeat(copies // FOLDS_PLANTED).expand(said.shape[:3])
+            gone = torch.zeros_like(epochs, dtype=torch.bool)
+            return Climbed(tuple(rungs), said, epochs, epochs, gone, {}, 0)
+
+        monkeypatch.setattr(module, "climb", climb)
+        monkeypatch.setattr(EvidenceLadder, "fitted", lambda self, **values: values["constants"])
+        ladder = EvidenceLadder(rungs=("messages", "labels"), folds=FOLDS_PLANTED)
+        exposure = toy_exposure("gcn")
+        return ladder.fit(exposure, graph.y, *MASKS, data=graph, device="cpu"), calls
+
+    return fitted
+
+
+def test_out_of_fold_speaks_only_who_did_not_learn_from_a_node(plant):
+    constants, calls = plant(fewer=0.4)
+    y, val = toy_graph().y, MASKS[1].t()
+    expected = deal_folds(val, y, FOLDS_PLANTED, 0, even=False)
+    assert torch.equal(constants["folds"], expected)
+    assert not torch.equal(expected, deal_folds(val, y, FOLDS_PLANTED, 0, even=True))
+    for place, share in ((1, 0.3), (2, 0.4)):
+        found = constants["out_of_fold"][:, place]
+        torch.testing.assert_close(found[val], told(y.expand(2, -1), share)[val])
+    assert calls[0][1].copies == module.TWINS * FOLDS_PLANTED
+
+
+@pytest.mark.parametrize("fewer", [0.36, 0.4, 0.44])
+def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(plant, fewer):
+    constants, (_, (rungs, roles, epochs)) = plant(fewer)
+    helps = fewer < 0.4
+    assert constants["refitted"].tolist() == [helps] * 2 and rungs == ["labels"]
+    everywhere = told(torch.full((30,), 2), 0.9).expand(2, -1, -1)
+    alike = [torch.allclose(constants["log_probs"][:, r], everywhere, atol=1e-5) for r in range(2)]
+    assert alike == [False, helps]
+    # Copies with one fold less keep their own epoch, those on all labels the usual one.
+    assert epochs.tolist() == [[[5, 1, 3, 3, 3, 3]] * 2]
+    train, val = (mask.t() for mask in MASKS)
+    learned = (roles.weights > 0).unflatten(0, (2, -1))
+    distance = (
+        constants["folds"].unsqueeze(1) - torch.arange(FOLDS_PLANTED).view(1, -1, 1)
+    ) % FOLDS_PLANTED
+    left = val.unsqueeze(1) & (distance == 2)
+    assert torch.equal(learned[:, :FOLDS_PLANTED], left | train.unsqueeze(1))
+    assert torch.equal(
+        learned[:, FOLDS_PLANTED:], (train | val).unsqueeze(1).expand(-1, FOLDS_PLANTED, -1)
+    )
 
 
 def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():

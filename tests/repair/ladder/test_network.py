@@ -1,20 +1,36 @@
-"""The stack of heads against arithmetic written out, and what a copy may see while it learns."""
+"""The ladder's evidence and its heads against arithmetic written out."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from gnn_repair.budget import LADDER
 from gnn_repair.methods import RUNGS
 from gnn_repair.repair import EvidenceLadder
-from gnn_repair.repair.evidence import DROPPED, FeatureEvidence, evidence_of
+from gnn_repair.repair import evidence as evidence_summary
+from gnn_repair.repair.evidence import (
+    DROPPED,
+    SIMILAR,
+    FeatureEvidence,
+    LabelEvidence,
+    alike_by_features,
+    alike_by_links,
+    evidence_of,
+    summary,
+    summary_width,
+)
+from gnn_repair.repair.evidence import HIDDEN as HIDDEN_SHARE
 from gnn_repair.repair.folds import deal_folds, fold_roles
+from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.ladder.network import Heads, LadderTrainee, Sources, climb
 from gnn_repair.repair.targets import prepare
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
+
+# The stack of heads against arithmetic written out, and what a copy may see while it learns.
 
 DATA = toy_graph()
 COPIES, HIDDEN = 3, 6
@@ -171,3 +187,166 @@ def test_features_are_multiplied_and_dropped_alike_sparse_or_dense(share):
     assert abs(kept - (1 - DROPPED)) < 0.04
     first, second = (evidence.times(weight, torch.tensor(seed)) for seed in (1, 2))
     assert not torch.equal(first, second)
+
+
+# Label histograms against walks counted one by one; no node is ever told its own label.
+
+CLASSES = 3
+GRAPHS = {
+    "path": [(0, 1), (1, 2), (2, 3), (3, 4)],
+    "star": [(0, 1), (0, 2), (0, 3), (0, 4)],
+    "pair and loop": [(0, 1), (2, 2), (3, 4)],
+    "triangle with tails": [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (1, 1)],
+    "doubled": [(0, 1), (0, 1), (1, 2), (2, 3), (3, 4), (4, 0)],
+}
+
+
+def entries(name: str) -> torch.Tensor:
+    pairs = GRAPHS[name] + [(b, a) for a, b in GRAPHS[name] if a != b]
+    return torch.tensor(pairs).t()
+
+
+def evidence(name: str, labels: torch.Tensor) -> LabelEvidence:
+    return LabelEvidence(entries(name), labels, CLASSES, torch.float64)
+
+
+def walked(name: str, labels: list[int]) -> torch.Tensor:
+    """The same by enumerating walks: uniform steps to neighbours, never home."""
+    pairs = entries(name).t().tolist()
+    near = {v: [a for a, b in pairs if b == v and a != v] for v in range(5)}
+    out = torch.zeros(5, 2, CLASSES + 1, dtype=torch.float64)
+    for v in range(5):
+        for a in near[v]:
+            out[v, 0, labels[a]] += 1 / len(near[v])
+            for b in near[a]:
+                if b != v:
+                    out[v, 1, labels[b]] += 1 / len(near[v]) / len(near[a])
+        total = out[v, 1].sum()
+        out[v, 1] /= total if total > 0 else 1
+    return out.flatten(1)
+
+
+@pytest.mark.parametrize("name", list(GRAPHS))
+def test_histograms_count_the_walks(name):
+    labels = [0, 2, 3, 1, 2]  # 3: unknown
+    found = evidence(name, torch.tensor([labels])).histograms(torch.tensor([labels]))
+    torch.testing.assert_close(found[0], walked(name, labels))
+
+
+@pytest.mark.parametrize("name", list(GRAPHS))
+def test_no_node_is_told_its_own_label(name):
+    for v in range(5):
+        tables = []
+        for own in range(CLASSES + 1):
+            labels = torch.tensor([[0, 2, 3, 1, 2]])
+            labels[0, v] = own
+            tables.append(evidence(name, labels).histograms(labels)[0, v])
+        for other in tables[1:]:
+            torch.testing.assert_close(other, tables[0], rtol=0, atol=1e-12)
+
+
+def test_members_have_their_own_known_labels():
+    labels = torch.tensor([[0, 3, 3, 1, 2], [3, 1, 0, 3, 3]])
+    found = evidence("triangle with tails", labels).histograms(labels)
+    for s in range(2):
+        torch.testing.assert_close(found[s], walked("triangle with tails", labels[s].tolist()))
+
+
+def test_withheld_labels_look_unknown_and_others_are_hidden_by_chance():
+    nodes = 4000
+    ring = torch.stack([torch.arange(nodes), (torch.arange(nodes) + 1) % nodes])
+    labels = torch.zeros(1, nodes, dtype=torch.long)
+    known = LabelEvidence(ring, labels, 1, torch.float64)
+    withheld = torch.zeros(2, nodes, dtype=torch.bool)
+    withheld[1, :1000] = True
+    first = known.partly(withheld, torch.tensor(5))
+    # Node v + 1 reads v alone, so its one-hop histogram is v's label as it is shown.
+    shown = known.histograms(first)[:, 1:, 0]
+    assert abs(float(shown[0].mean()) - (1 - HIDDEN_SHARE)) < 0.03
+    assert float(shown[1, :1000].sum()) == 0
+    assert torch.equal(shown[0, 1000:], shown[1, 1000:])
+    again, other = (known.partly(withheld, torch.tensor(seed)) for seed in (5, 6))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+# The frozen summary of a message set against loops over its terms; similar nodes.
+
+
+def literal(exposure, member: int, position: int, onto: np.ndarray | None) -> np.ndarray:
+    """One recipient's row, term by term."""
+    arrays = {
+        name: getattr(exposure, name).double().numpy()
+        for name in ("state", "messages", "coefficients", "mass")
+    }
+    own = {name: values[min(member, len(values) - 1)] for name, values in arrays.items()}
+    node = int(exposure.recipients[position])
+    logits = exposure.frozen_logits[member].double().numpy()
+    told = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    groups, ends = exposure.num_groups, exposure.segments.tolist()
+    terms = range(ends[position * groups], ends[(position + 1) * groups])
+    cosines, apart, states, said, alpha = [], [], [], [], []
+    for term in terms:
+        row = int(exposure.rows[term])
+        h, v = own["messages"][int(exposure.message_rows[row])], own["state"][node]
+        norm = np.linalg.norm(h) * np.linalg.norm(v)
+        cosines.append(h @ v / norm if norm > 0 else 0.0)
+        apart.append(np.linalg.norm(h - v))
+        states.append(h if onto is None else h @ onto)
+        said.append(np.exp(told[int(exposure.sources[row])]))
+        alpha.append(abs(own["coefficients"][term]))
+    cosines, apart, alpha = np.array(cosines), np.array(apart), np.array(alpha)
+    table, said = np.concatenate([states, said], 1), np.array(said)
+    usual = np.minimum(apart / max(apart.mean(), 1e-12), 4)
+    kernels = [alpha, np.ones_like(alpha), np.exp(6 * cosines), np.exp(-3 * usual)]
+    kernels.append(np.exp(3 * usual))
+    shares = [kernel / max(kernel.sum(), 1e-12) for kernel in kernels]
+    mean = shares[0] @ table
+    spread = np.sqrt(np.maximum(shares[0] @ table**2 - mean**2, 0))
+    total = own["mass"][position].sum() + (1.0 if exposure.root else 0.0)
+    here = own["state"][node] if onto is None else own["state"][node] @ onto
+    numbers = [here, np.maximum(told[node], -8), np.exp(told[node]), [total]]
+    numbers += [[np.log1p(len(alpha))], [shares[0] @ cosines], mean, spread]
+    return np.concatenate([*numbers, *(share @ said for share in shares[1:])])
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("backbone", ["gcn", "sage", "gat", "mixhop"])
+def test_the_summary_is_what_a_loop_over_terms_gives(backbone, wide, monkeypatch):
+    exposure, onto = replace(toy_exposure(backbone)), None
+    if wide:
+        monkeypatch.setattr(evidence_summary, "WIDEST", 2)
+        monkeypatch.setattr(evidence_summary, "PROJECTED", 3)
+        width = exposure.state.shape[2]
+        generator = torch.Generator().manual_seed(width)
+        onto = (torch.randn(width, 3, generator=generator) / 3**0.5).double().numpy()
+    found = summary(RepairInputs(exposure))
+    assert found.shape[2] == summary_width(exposure.state.shape[2], exposure.num_classes)
+    for member in range(exposure.num_members):
+        for position in range(0, exposure.num_recipients, 3):
+            expected = literal(exposure, member, position, onto)
+            np.testing.assert_allclose(found[member, position].numpy(), expected, atol=1e-6)
+
+
+def cosines(rows: torch.Tensor) -> torch.Tensor:
+    unit = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    return (unit @ unit.t()).fill_diagonal_(0)
+
+
+@pytest.mark.parametrize("by", ["links", "features"])
+def test_similar_nodes_are_the_nearest_by_cosine_and_never_the_node_itself(by):
+    generator = torch.Generator().manual_seed(2)
+    nodes = 70
+    entries = torch.randint(nodes, (2, 600), generator=generator)
+    x = torch.rand(nodes, 6, generator=generator, dtype=torch.float64)
+    links = torch.zeros(nodes, nodes, dtype=torch.float64)
+    links[entries[1], entries[0]] = 1
+    alike = cosines(links.fill_diagonal_(0) if by == "links" else x)
+    near = alike_by_links(entries, nodes, torch.float64) if by == "links" else alike_by_features(x)
+    weights = near(torch.eye(nodes, dtype=torch.float64).unsqueeze(1)).squeeze(1)
+    assert float(weights.diagonal().abs().max()) == 0
+    best = alike.topk(SIMILAR, dim=1).values
+    expected = best**4 / (best**4).sum(1, keepdim=True)
+    # Who of several that are equally near is asked does not matter here.
+    torch.testing.assert_close(weights.topk(SIMILAR, dim=1).values, expected)
+    assert bool((alike[weights > 0] >= best[:, -1:].expand_as(alike)[weights > 0] - 1e-9).all())

@@ -1,0 +1,466 @@
+"""``data``, ``doctor``, completion and user code on the command line; nothing is fetched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import gnn_repair as gr
+from gnn_repair.catalog import DATASETS, Statistics
+from gnn_repair.cli import doctor, options, user_code
+from gnn_repair.cli.main import app
+from gnn_repair.errors import DatasetError, InputError
+from gnn_repair.oracle import Solution
+from gnn_repair.study import PAPER, Store
+from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.tiny import TINY
+
+# ``gnn-repair data`` and ``demo`` as a user meets them: output and exit codes.
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("GNN_REPAIR_DATA", raising=False)
+
+
+@pytest.fixture
+def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root where squirrel-filtered is a path of 20 nodes; the registry expects just that."""
+    parts = np.stack([np.random.default_rng(split).permutation(20) for split in range(10)])
+    root, spec = tmp_path / "data", DATASETS["squirrel-filtered"]
+    path = root / spec.files[0].path
+    path.parent.mkdir(parents=True)
+    np.savez(
+        path,
+        node_features=np.ones((20, 3), dtype=np.float32),
+        node_labels=np.arange(20) % 2,
+        edges=np.stack([np.arange(19), np.arange(1, 20)], axis=1),
+        train_masks=parts < 10,
+        val_masks=(parts >= 10) & (parts < 15),
+        test_masks=parts >= 15,
+    )
+    statistics = Statistics(20, 2 * 19 + 20, 3, 2, (50, 25, 25))
+    expected = dataclasses.replace(spec, statistics=statistics)
+    monkeypatch.setitem(DATASETS, "squirrel-filtered", expected)
+    return root
+
+
+def test_list_has_a_row_a_dataset(run: Any, graph: Path) -> None:
+    code, out, _ = run("data", "list", "--root", str(graph), "--format", "json")
+    rows = {row["dataset"]: row for row in json.loads(out)}
+    assert code == 0
+    assert list(rows) == list(DATASETS)
+    assert rows["roman-empire"] == {
+        "dataset": "roman-empire",
+        "nodes": 22662,
+        "entries": 88516,
+        "features": 300,
+        "classes": 18,
+        "splits": "provided 50/25/25",
+        "source": "heterophilous",
+        "files": "missing",
+    }
+    assert rows["squirrel-filtered"]["files"] == "present"
+    assert rows["builtin"]["files"] == "none needed"
+
+
+def test_the_table_cuts_no_name_off(run: Any) -> None:
+    code, out, _ = run("data", "list")
+    assert code == 0
+    assert all(name in out for name in DATASETS)
+
+
+def test_check_passes_what_is_right_and_reports_what_is_missing(run: Any, graph: Path) -> None:
+    code, out, _ = run("data", "check", "--root", str(graph), "--format", "json")
+    rows = {row["dataset"]: row for row in json.loads(out)}
+    assert code == 0
+    assert rows["cora"]["status"] == "missing"
+    assert rows["builtin"]["status"] == "ok"
+    assert rows["squirrel-filtered"] == {
+        "dataset": "squirrel-filtered",
+        "nodes": 20,
+        "entries": 58,
+        "features": 3,
+        "classes": 2,
+        "splits": 10,
+        "train": 10,
+        "val": 5,
+        "test": 5,
+        "checksums": "no published checksum",
+        "status": "ok",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"nodes": 21}, "differs: nodes 20 (published 21)"),
+        ({"entries": 57}, "differs: entries 58 (published 57)"),
+        ({"shares": (60, 15, 25)}, "differs: train_mask 50.0 % (published 60 %); val_mask 25.0 %"),
+    ],
+)
+def test_check_reports_differences(
+    run: Any, graph: Path, monkeypatch: pytest.MonkeyPatch, change: Any, status: str
+) -> None:
+    spec = DATASETS["squirrel-filtered"]
+    statistics = dataclasses.replace(spec.statistics, **change)
+    changed = dataclasses.replace(spec, statistics=statistics)
+    monkeypatch.setitem(DATASETS, "squirrel-filtered", changed)
+    code, out, _ = run("data", "check", "--root", str(graph), "--format", "json")
+    row = next(row for row in json.loads(out) if row["dataset"] == "squirrel-filtered")
+    assert code == 1
+    assert row["status"].startswith(status)
+
+
+def test_check_notices_a_damaged_cache(run: Any, graph: Path, tmp_path: Path) -> None:
+    command = ("data", "check", "squirrel-filtered", "--root", str(graph), "--format", "json")
+    assert run(*command)[0] == 0
+    (entry,) = (tmp_path / "cache").rglob("*.safetensors")
+    content = bytearray(entry.read_bytes())
+    content[-1] ^= 1  # one node moves into or out of a mask
+    entry.write_bytes(content)
+    code, out, err = run(*command)
+    (row,) = json.loads(out)
+    assert code == 1 and err == ""
+    assert row["status"].startswith("differs: the cached graph of squirrel-filtered cannot be used")
+    assert str(entry) in row["status"] and "checksum" in row["status"]
+    assert (row["nodes"], row["train"]) == (20, 10)
+    assert run(*command)[0] == 0
+
+
+def test_check_of_a_damaged_file_names_the_checksum(run: Any, tmp_path: Path) -> None:
+    file = DATASETS["minesweeper"].files[0]
+    (tmp_path / file.path).parent.mkdir(parents=True)
+    (tmp_path / file.path).write_bytes(b"PK")
+    code, out, err = run("data", "check", "--root", str(tmp_path), "--format", "json")
+    row = next(row for row in json.loads(out) if row["dataset"] == "minesweeper")
+    assert code == 2
+    assert row["status"].startswith("differs: ")
+    assert str(file.sha256) in err
+
+
+def test_a_named_dataset_must_be_there(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = run("data", "check", "roman-empire", "--root", str(tmp_path / "file" / "root"))
+    assert code == 2
+    assert "roman_empire.npz (20,401,489 bytes)" in err
+
+
+def test_the_command_runs_as_a_process() -> None:
+    command = [sys.executable, "-m", "gnn_repair", "data", "check", "builtin", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)[0]["status"] == "ok"
+
+
+# ``gnn-repair doctor`` looks things up, tries them, and says what is wrong.
+
+
+def test_a_sound_installation_is_called_so(run, tmp_path):
+    code, out, _ = run("doctor", "--format", "json", "--root", str(tmp_path))
+    rows = {row["subject"]: row for row in json.loads(out)}
+    assert code == 0 and not any(row["wrong"] for row in rows.values())
+    assert rows["torch"]["found"] == metadata.version("torch")
+    assert rows["data"]["found"].startswith("1 of ") and str(tmp_path) in rows["data"]["found"]
+    assert rows["one LP"]["found"] == "margin 0.5, known to be 0.5"
+    assert "pytest" not in rows  # only those who work on the package need it
+
+
+def test_a_table_ticks_every_line(run):
+    code, out, _ = run("doctor")
+    assert code == 0 and "✗" not in out and out.count("✓") >= 15
+
+
+def test_an_old_package_is_named(monkeypatch):
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.9.12")
+    finding = doctor._package("numba", "0.60", None)
+    assert (finding.found, finding.wrong) == ("0.9.12", "0.60 or newer is needed")
+    assert doctor._package("numba", "0.9.9", None).wrong is None
+    assert doctor._package("numba", "0.9.12", None).wrong is None
+
+
+def test_a_wrong_oracle_and_a_blind_check_are_found(run, monkeypatch):
+    import gnn_repair.oracle as oracle
+
+    solve = oracle.solve
+
+    def off(exposure, targets):
+        answer = solve(exposure, targets)
+        return dataclasses.replace(answer, margin=answer.margin + 1e-6)
+
+    monkeypatch.setattr(oracle, "solve", off)
+    monkeypatch.setattr(Solution, "check", lambda self, exposure: True)
+    code, out, _ = run("doctor", "--format", "json")
+    wrong = {row["subject"] for row in json.loads(out) if row["wrong"]}
+    assert code == 1 and wrong == {"one LP", "one certificate"}
+
+
+WITHOUT_TORCH = """
+import subprocess
+import sys
+sys.modules["torch"] = None  # what a missing or broken PyTorch looks like to an import
+sys.argv = ["gnn-repair", *sys.argv[1:]]
+from gnn_repair.cli import main
+main()
+"""
+
+
+def without_torch(*arguments):
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_missing_pytorch_is_a_finding():
+    ended = without_torch("doctor", "--format", "json")
+    rows = {row["subject"]: row for row in json.loads(ended.stdout)}
+    assert ended.returncode == 1 and not ended.stderr
+    assert rows["Python"]["wrong"] is None
+    for subject in ("devices", "one LP", "one certificate"):
+        assert "torch" in rows[subject]["found"] and rows[subject]["wrong"] == "install it anew"
+
+
+def test_other_commands_name_the_missing_package():
+    ended = without_torch("data", "check", "builtin")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("gnn-repair: a package cannot be imported (import of torch ")
+    assert ended.stderr.count("\n") == 1 and "gnn-repair doctor" in ended.stderr
+
+
+# What the shell offers for the names a command takes.
+
+
+@pytest.mark.parametrize(
+    ("offer", "typed", "expected"),
+    [
+        (options.offer_dataset, "squirrel", ["squirrel", "squirrel-filtered"]),
+        (options.offer_datasets, "pa", ["paper"]),
+        (options.offer_datasets, "cora,ci", ["cora,citeseer"]),
+        (options.offer_datasets, "cora,cor", []),
+        (options.offer_datasets, "cora,pa", []),
+        (options.offer_backbones, "gcn,mix", ["gcn,mixhop"]),
+        (options.offer_protocol, "in", ["independent"]),
+        (options.offer_methods, "ora", ["oracle"]),
+        (options.offer_methods, "oracle,set", ["oracle,set_translation"]),
+    ],
+)
+def test_names_are_offered(offer, typed, expected):
+    assert offer(typed) == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("gnn-repair study run --backbones gcn,mix", "gcn,mixhop"),
+        ("gnn-repair study tables full", "full-controls"),
+        ("gnn-repair report --dataset cit", "citeseer"),
+    ],
+)
+def test_the_shell_is_answered(typed, expected):
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    environment = os.environ | asked | {"_GNN_REPAIR_COMPLETE": "complete_bash"}
+    answer = subprocess.run(
+        [sys.executable, "-c", "from gnn_repair.cli import app; app(prog_name='gnn-repair')"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.stdout.strip() == expected
+
+
+# Nothing is fetched but what the user asks for: Python's own audit of sockets says so.
+
+HEARD: list[str] | None = None
+"""Where attempts to reach anybody are noted; None: nobody listens."""
+
+
+def listen(event, arguments):
+    if HEARD is not None and event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        HEARD.append(f"{event} {arguments[-1] if event == 'socket.connect' else arguments[0]}")
+        raise OSError("the network is closed for this test")
+
+
+sys.addaudithook(listen)
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    noted: list[str] = []
+    monkeypatch.setattr(sys.modules[__name__], "HEARD", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield noted
+    torch.set_num_threads(before)
+
+
+def test_the_demo_goes_the_whole_way_and_reaches_nobody(heard, run, monkeypatch, tmp_path):
+    """It trains, exposes, asks the oracle, repairs, stores and reports."""
+    monkeypatch.setattr("gnn_repair.cli.demo.SETTINGS", TINY)
+    code, out, err = run("demo", "--report", str(tmp_path / "page.html"))
+    assert code == 0 and heard == []
+    for part in ("The built-in graph", "Exposure of GCN on builtin", "chance", "Set translation"):
+        assert part in out
+    assert "builtin × gcn: 2 splits in" in err and "All of it took" in out
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    # One model per page: the nodes are of the very run whose accuracies the overview shows.
+    assert text.startswith("<!DOCTYPE html>")
+    assert "trained with splits 0 to 1; the stored models" in text
+    for address in ("http://", "https://", "//cdn", "@import"):
+        assert address not in text.replace("http://www.w3.org/", "")
+
+
+def test_looking_around_reaches_nobody(heard, run, tmp_path):
+    held = Store(tmp_path / "store")
+    held.begin(PAPER)
+    held.put(make_record("cora", "gcn", 0))
+    store = ("--store", str(held.root))
+    root = ("--root", str(tmp_path / "no-data"))
+    assert run("data", "list", *root)[0] == 0
+    assert run("data", "check", *root)[0] == 0
+    assert run("study", "status", *store)[0] == 0
+    assert run("study", "tables", *store)[0] == 0
+    assert run("study", "export", str(tmp_path / "a.csv"), *store)[0] == 0
+    assert heard == []
+
+
+def test_a_dataset_that_is_asked_for_is_looked_for(heard, tmp_path):
+    with pytest.raises(DatasetError, match="cannot be downloaded"):
+        gr.load_dataset("minesweeper", tmp_path)
+    assert heard
+    assert all("github.com" in entry for entry in heard)
+
+
+# The user's own graphs, backbones and models on the command line, loaded one way.
+
+MODULE = """
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+
+class Net(torch.nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.conv = GCNConv(features, classes)
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index)
+
+def ring():
+    torch.manual_seed(0)
+    n = 40
+    edges = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    place = torch.arange(n).unsqueeze(1) % 4
+    return Data(x=torch.randn(n, 5), edge_index=edges, y=torch.arange(n) % 3,
+                train_mask=place < 2, val_mask=place == 2, test_mask=place == 3)
+
+def broken():
+    raise OSError("no such disk")
+
+def wrong():
+    return 3
+
+three, gcn = 3, Net
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "plugged.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("plugged", None)
+
+
+SETTINGS = ["--splits", "0", "--methods", "oracle", "--device", "cpu"]
+SETTINGS += ["--set", "backbones.short.epochs=3", "--set", "backbones.long.epochs=3"]
+
+
+def test_graphs_and_backbones_of_a_module_or_file(folder):
+    store, page = str(folder / "store"), str(folder / "page.html")
+    graph, net = "plugged.py:ring", "plugged:Net"
+    chosen = ["--datasets", graph, "--backbones", f"{net},sgc"]
+    ran = CliRunner().invoke(app, ["study", "run", *chosen, *SETTINGS, "--store", store])
+    assert ran.exit_code == 0, ran.output
+    assert "2 runs stored" in ran.output
+    told = CliRunner().invoke(
+        app, ["study", "tables", "exposure-oracle", "--store", store, "--format", "json"]
+    )
+    facts = json.loads(told.output)
+    assert {(f["row"], f["column"]) for f in facts} >= {("Net", "ring"), ("sgc", "ring")}
+    done = ["--splits", "0", "--methods", "oracle", "--set", "backbones.short.epochs=3"]
+    done += ["--set", "backbones.long.epochs=3", "--format", "json", "--store", store]
+    listed = CliRunner().invoke(app, ["study", "status", *chosen, *done])
+    assert {row["done"] for row in json.loads(listed.output)} == {1}
+    case = ["--dataset", graph, "--backbone", net]
+    made = CliRunner().invoke(
+        app, ["report", "--store", store, *case, "--methods", "oracle", "--out", page]
+    )
+    assert made.exit_code == 0, made.output
+    assert "the stored models" in (folder / "page.html").read_text()
+    lost = CliRunner().invoke(app, ["report", "--store", store, "--backbone", "sgc", "--out", page])
+    assert isinstance(lost.exception, InputError)
+    assert "--dataset FILE.py:ring" in str(lost.exception)
+
+
+def test_names_of_the_package_are_left_alone():
+    assert user_code.datasets(["cora", "builtin"], None, "torch") == ["cora", "builtin"]
+    assert user_code.backbones(["gcn", "gat"]) == ["gcn", "gat"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--datasets", "no_such_module:x"], "cannot be imported: ModuleNotFoundError"),
+        (["--datasets", "../x:y"], "is no module; give FILE.py:NAME or module:NAME"),
+        (["--datasets", "plugged:"], "is not FILE.py:NAME"),
+        (["--datasets", "plugged:nothing"], "plugged has no 'nothing'"),
+        (["--datasets", "plugged:broken"], "OSError: no such disk"),
+        (["--datasets", "plugged:wrong"], "gives a int; give a torch_geometric"),
+        (["--backbones", "plugged:three"], "backbone 'three' is int"),
+        (["--backbones", "plugged:Net,nett"], "unknown backbone 'nett'"),
+        (["--backbones", "plugged:gcn"], "would be the second 'gcn'"),
+        (["--datasets", "plugged:ring,again:ring"], "would be the second 'ring'"),
+        (["--datasets", "leaving:x"], "cannot be imported: SystemExit: 0"),
+        (["--datasets", "wordy:x"], "cannot be imported: ValueError: one two"),
+        (["--datasets", "missing.py:x"], "missing.py is no file"),
+    ],
+)
+def test_bad_places_are_one_sentence_and_leave_nothing(folder, arguments, message):
+    (folder / "leaving.py").write_text("raise SystemExit(0)")
+    (folder / "wordy.py").write_text("raise ValueError('one\\ntwo')")
+    (folder / "again.py").write_text("from plugged import ring")
+    full = ["study", "run", "--store", "s", "--datasets", "plugged:ring", *SETTINGS, *arguments]
+    ran = CliRunner().invoke(app, full)
+    assert isinstance(ran.exception, InputError) and message in str(ran.exception)
+    assert "\n" not in str(ran.exception)
+    assert not (folder / "s").exists()
+
+
+def test_a_file_hides_no_module_and_is_run_once(folder):
+    import random
+
+    text = "import counting_runs\ncounting_runs.RUNS.append(1)\n"
+    (folder / "counting_runs.py").write_text("RUNS = []")
+    for name in ("random", "two_nets"):
+        (folder / f"{name}.py").write_text(text + "class A:\n  pass\nclass B:\n  pass\n")
+    with pytest.raises(InputError, match="would hide the module 'random'"):
+        user_code.backbones([f"{folder}/random.py:A"])
+    assert sys.modules["random"] is random
+    try:
+        found = user_code.backbones([f"{folder}/two_nets.py:A", f"{folder}/two_nets.py:B"])
+        assert sys.modules["counting_runs"].RUNS == [1] and set(found) == {"A", "B"}
+    finally:
+        for name in ("two_nets", "counting_runs"):
+            sys.modules.pop(name, None)

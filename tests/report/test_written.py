@@ -1,0 +1,375 @@
+"""Pages of runs and stores: what they hold, and the commands that write them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gnn_repair.cli import app
+from gnn_repair.errors import InputError
+from gnn_repair.oracle import reach
+from gnn_repair.reporting import gather, report, report_results, report_run
+from gnn_repair.reporting.payload import run_payload
+from gnn_repair.reporting.writing import SCRIPTS, case_of_run, cases_of_results, chance_words
+from gnn_repair.results.protocol import PAPER, override
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.store import Store
+from gnn_repair.study import read_results, run_study
+from gnn_repair.study.case import rerun, stack_of
+from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.report.pages import arrays_of, payload_of
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
+from tools import lint_page
+
+# The page's data: exact, small, and harmless inside a script block.
+
+NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
+
+
+def test_the_payload_is_the_evidence():
+    exposure, y = make_exposure(groups=2)
+    evidence = gather(exposure, y, repairs={"reweighting": Tilted(), "set_translation": Moved()})
+    words, arrays = run_payload(evidence, class_names=NASTY)
+    assert words["classes"] == NASTY
+    full = evidence.contributions[evidence.rows]
+    table = arrays["contributions"].reshape(-1, 4)
+    np.testing.assert_allclose(table[arrays["rows"]], full, rtol=1e-6)
+    np.testing.assert_array_equal(arrays["margins"], evidence.margin)
+    lengths = arrays["lengths"].ravel()
+    np.testing.assert_array_equal(np.diff(evidence.segments), lengths)
+    counts, terms = arrays["witness_lengths"], arrays["witness_columns"]
+    places = np.repeat(evidence.starts[:-1], counts) + terms
+    witness = np.zeros_like(evidence.witness)
+    witness[places] = arrays["witness_values"]
+    np.testing.assert_allclose(witness, evidence.witness, rtol=1e-6)
+
+
+def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatch):
+    exposure, y = make_exposure(nodes=200, groups=2)
+    edges = torch.randint(200, (2, 300), generator=torch.Generator().manual_seed(0))
+    repairs = {"reweighting": Tilted(), "set_translation": Moved()}
+    given = {"edge_index": edges, "repairs": repairs}
+    whole = report(exposure, y, tmp_path / "whole.html", **given)
+    monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 13_000)
+    page = report(exposure, y, tmp_path / "part.html", **given)
+    run, everyone, some = payload_of(page)["run"], arrays_of(whole), arrays_of(page)
+    count = run["explored"]
+    assert 20 < count < 100
+    assert f"a sample of {count:,}" in payload_of(page)["subtitle"]
+    # What is counted is there for all nodes, in another order.
+    assert len(some["nodes"]) == 200 and set(some["nodes"]) == set(everyone["nodes"])
+    back = {node: i for i, node in enumerate(everyone["nodes"].tolist())}
+    places = [back[node] for node in some["nodes"].tolist()]
+    for name in ("margins", "degree", "support", "chance", "repair_0_predictions"):
+        np.testing.assert_array_equal(some[name], everyone[name][places])
+    # What is shown of single nodes is there for the first ones, as it was.
+    places = places[:count]
+    assert places == sorted(places)
+    assert np.diff(places).max() <= 3 * 200 / count  # spread over the list
+    for name in ("frozen_logits", "fixed_logits", "repair_1_logits"):
+        np.testing.assert_array_equal(
+            some[name].reshape(-1, 4), everyone[name].reshape(-1, 4)[places]
+        )
+    kept = some["kept"].astype(bool)  # not the node with a term from everybody
+    assert (~kept).sum() == run["left_out"] == int(2 in some["nodes"][:count])
+    lengths = everyone["lengths"].reshape(-1, 2)[places] * kept[:, None]
+    np.testing.assert_array_equal(some["lengths"].reshape(-1, 2), lengths)
+    starts = np.append(0, np.cumsum(everyone["lengths"].astype(int)))[::2]
+    shown = [np.arange(starts[i], starts[i + 1]) for i in np.array(places)[kept]]
+    terms = np.concatenate(shown)
+    for name in ("coefficients", "repair_0_coefficients"):
+        np.testing.assert_array_equal(some[name], everyone[name][terms])
+    told, tells = (n["contributions"].reshape(-1, 4)[n["rows"]] for n in (everyone, some))
+    np.testing.assert_array_equal(tells, told[terms])
+    np.testing.assert_array_equal(
+        some["sources"][some["rows"]], everyone["sources"][everyone["rows"][terms]]
+    )
+    size = sum(len(some[name].tobytes()) for name in set(some) - {"nodes", "margins", "edges"})
+    assert len(some["frozen_logits"]) == 4 * count and size < 13_000 + 200 * 30
+
+
+def test_the_page_is_one_file_with_nothing_outside(tmp_path):
+    exposure, y = make_exposure()
+    title = "<img src=x onerror=alert(1)>@@STYLE@@"
+    path = report(exposure, y, tmp_path / "new" / "r.html", class_names=NASTY, title=title)
+    page = path.read_text(encoding="utf-8")
+    assert payload_of(path)["run"]["classes"] == NASTY
+    assert payload_of(path)["title"] == title
+    assert "<title>&lt;img src=x onerror=alert(1)&gt;@@STYLE@@</title>" in page
+    assert page.count("<script") == page.count("</script>") == 2
+    outside = re.findall(r"https?://[^\"'\s)]+", page)
+    assert set(outside) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
+    assert [p.name for p in path.parent.iterdir()] == ["r.html"]
+
+
+def test_results_without_accuracies_are_refused(tmp_path):
+    import pandas as pd
+
+    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
+    empty = pd.DataFrame(columns=columns)
+    with pytest.raises(InputError, match="no test accuracy"):
+        report_results(empty, tmp_path / "r.html")
+
+
+# Cases as the overview shows them, and the command that writes them.
+
+TINY = override(
+    PAPER,
+    [
+        "backbones.hidden=8",
+        "backbones.short.epochs=6",
+        "repairs.hidden=8",
+        "repairs.reweighting.epochs=2",
+        "repairs.set_translation.epochs=2",
+    ],
+)
+
+
+def record(dataset: str, backbone: str, split: int, frozen: float, reach: float) -> RunRecord:
+    return RunRecord(
+        protocol=TINY.digest,
+        dataset=dataset,
+        backbone=backbone,
+        split=split,
+        graph={},
+        frozen={"train": 1.0, "val": 0.9, "test": frozen},
+        oracle={"test": {"true_class_reach": reach, "error_reach": 0.5, "support": 1.5}},
+        methods={"reweighting": {"test": frozen + 0.01}},
+        environment={},
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    held = Store(tmp_path / "store")
+    held.begin(TINY)
+    for split, frozen in enumerate([0.5, 0.6, 0.7]):
+        held.put(record("cora", "gcn", split, frozen, 0.9))
+        held.put(record("builtin", "gcn", split, frozen - 0.1, 0.8))
+    return held.root
+
+
+def test_a_run_is_a_case_of_one_split():
+    exposure, y = make_exposure()
+    evidence = gather(exposure, y, repairs={"reweighting": Tilted()})
+    case = case_of_run(evidence, "cora", "gcn")
+    right = exposure.frozen_logits[0].argmax(1) == y
+    tilted = Tilted().logits(exposure)[0].argmax(1) == y
+    frozen, reweighted = case["methods"]
+    assert frozen["values"] == [pytest.approx(100 * float(right.double().mean()))]
+    assert reweighted["values"] == [pytest.approx(100 * float(tilted.double().mean()))]
+    assert frozen["paper"] == 88.1 and case["paper"]["error_reach"] == 60.4
+    wrong = ~evidence.right
+    reach = 100 * np.mean(evidence.margin[wrong] > 1e-7)
+    assert case["reach"]["error_reach"] == [pytest.approx(reach)]
+
+
+def test_results_become_cases_in_percent():
+    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
+    rows = [
+        ["mine", "gcn", 1, "frozen", "test", "accuracy", 0.6],
+        ["mine", "gcn", 0, "frozen", "test", "accuracy", 0.5],
+        ["mine", "gcn", 0, "frozen", "val", "accuracy", 0.1],
+        ["mine", "gcn", 0, "own", "test", "accuracy", 0.7],
+        ["mine", "gcn", 0, "oracle", "test", "true_class_reach", 0.9],
+        ["mine", "gcn", 0, "oracle", "test", "support", 2.5],
+        ["mine", "gcn", 0, "oracle", "test", "error_reach", float("nan")],
+    ]
+    (case,) = cases_of_results(pd.DataFrame(rows, columns=columns))
+    assert [(m["title"], m["values"]) for m in case["methods"]] == [
+        ("Frozen", [50.0, 60.0]),
+        ("own", [70.0]),
+    ]
+    assert case["reach"] == {"true_class_reach": [90.0], "support": [2.5]}
+    assert case["paper"] == {}
+
+
+def test_the_stored_protocol_is_read_back(store, tmp_path):
+    assert Store(store).protocol() == TINY
+    with pytest.raises(InputError, match="holds no result of protocol"):
+        Store(store).protocol("0" * 12)
+    with pytest.raises(InputError, match="holds no result of protocol"):
+        Store(tmp_path / "nowhere").protocol()
+
+
+def test_a_store_of_several_cases_gives_the_overview(store, tmp_path):
+    out = tmp_path / "r.html"
+    run = CliRunner().invoke(app, ["report", "--store", str(store), "--out", str(out)])
+    assert run.exit_code == 0 and "overview alone" in run.output
+    found = payload_of(out)
+    assert found["run"] is None
+    cora = found["study"]["cases"][1]
+    assert cora["methods"][0]["values"] == pytest.approx([50, 60, 70])
+    assert cora["methods"][0]["paper"] == 88.1
+    with pytest.raises(InputError, match="figures show one case"):
+        CliRunner().invoke(
+            app, ["report", "--store", str(store), "--figures", "x"], catch_exceptions=False
+        )
+
+
+def test_view_writes_the_page_of_a_store_and_opens_it(store, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    out = tmp_path / "seen.html"
+    run = CliRunner().invoke(app, ["view", str(store), "--out", str(out)])
+    assert run.exit_code == 0, run.output
+    assert opened == [out.resolve().as_uri()]
+    assert payload_of(out)["made"]["command"] == f"gnn-repair report --store {store}"
+    run = CliRunner().invoke(app, ["view", str(store)])
+    assert run.exit_code == 0 and opened[1].endswith("/report.html")
+    assert str(store) not in opened[1]
+
+
+def test_a_named_case_is_run_again_with_the_stored_protocol(store, tmp_path):
+    out, figures = tmp_path / "r.html", tmp_path / "figures"
+    options = ["--store", str(store), "--out", str(out), "--figures", str(figures)]
+    options += ["--dataset", "builtin", "--methods", "reweighting,set_translation"]
+    options += ["--compare", "1"]
+    run = CliRunner().invoke(app, ["report", *options])
+    assert run.exit_code == 0, run.output
+    found = payload_of(out)
+    assert [r["kind"] for r in found["run"]["repairs"]] == ["coefficients", "shift"]
+    (other,) = found["beside"]
+    assert other["title"] == "split 1" and other["run"]["split"] == 1
+    assert found["run"]["split"] == 0 and found["run"]["selection"] == "test nodes"
+    assert "--dataset builtin --backbone gcn --split 0" in found["made"]["command"]
+    assert found["made"]["protocol"] == TINY.digest
+    assert found["study"]["cases"][found["study"]["shown"]]["dataset"] == "builtin"
+    assert found["study"]["cases"][0]["methods"][0]["values"] == pytest.approx([40, 50, 60])
+    assert out.stat().st_size < 8e6
+    assert len(list(figures.glob("*.svg"))) == 7
+
+
+@pytest.mark.parametrize("classes", [4, 2])
+def test_a_page_has_chance_beside_reach(classes, tmp_path):
+    """The numbers in the page's own data are those of reach; two classes have none."""
+    rng = np.random.default_rng(3)
+    lengths, count = np.full((20, 1), 3), 60
+    numbers = (rng.random(count), rng.normal(size=(count, classes)), rng.normal(size=(20, classes)))
+    exposure = exposure_of(Numbers(lengths, *numbers))
+    y = torch.from_numpy(rng.integers(0, classes, 20))
+    found = chance_words(gather(exposure, y, others=True))
+    own = reach(exposure, y)
+    assert (found is None) == (classes == 2)
+    if found:
+        assert (found["low"], found["high"]) == (100 * own.chance.low, 100 * own.chance.high)
+        assert found["everyone"] == 100 * own.true_class_chance.low
+        assert own.excess.words(100, sign="+", unit=" points") in found["words"]
+    page = report(exposure, y, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert ("Chance: a class that is neither" in page) == (classes == 4)
+
+
+# One model a page: what is shown is the stored run, number by number, or the page says so.
+
+SMALL = override(
+    PAPER,
+    [
+        "backbones.hidden=8",
+        "backbones.short.epochs=8",
+        "repairs.hidden=8",
+        "repairs.reweighting.epochs=3",
+        "repairs.reweighting.learning_rate=0.05",
+        "repairs.set_translation.epochs=3",
+        "repairs.set_translation.learning_rate=0.05",
+    ],
+)
+METHODS = ["oracle", "reweighting", "set_translation"]
+SPLITS = (0, 1, 3)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study") / "store"
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    options = {"store": root, "methods": METHODS, "protocol": SMALL, "device": "cpu"}
+    assert run_study(["builtin"], ["gcn"], SPLITS, **options).stored == 3
+    yield Store(root)
+    torch.set_num_threads(before)
+
+
+def test_the_run_is_made_again_in_its_stack_and_the_page_shows_its_numbers(runs, tmp_path):
+    run = rerun("builtin", "gcn", 1, source=runs, protocol=SMALL, methods=METHODS, device="cpu")
+    assert run.case.splits == SPLITS
+    stored = runs.get(SMALL.digest, run.case.runs[1])
+    assert run.record.stages.items() <= stored.stages.items()
+    for part in ("graph", "frozen", "stack", "members"):
+        assert getattr(run.record, part) == getattr(stored, part), part
+    for name, scores in run.record.methods.items():  # the store's say more of the shifts
+        assert scores.items() <= stored.methods[name].items(), name
+    assert run.provenance() == (
+        "split 1, trained with splits 0, 1, 3; the stored run, made again with the same accuracies"
+    )
+    page = report_run(run, tmp_path / "a.html", read_results(runs.root, SMALL.digest))
+    content, arrays = payload_of(page), arrays_of(page)
+    assert "Split 1, trained with splits 0, 1, 3; the stored run" in content["subtitle"]
+    nodes = arrays["nodes"]
+    labels = arrays["labels"][nodes]
+    right = arrays["predictions"][nodes] == labels
+    assert right.mean() == stored.frozen["test"]
+    assert [item["key"] for item in content["run"]["repairs"]] == METHODS[1:]
+    for j, name in enumerate(METHODS[1:]):
+        share = (arrays[f"repair_{j}_predictions"] == labels).mean()
+        assert share == stored.methods[name]["test"], name
+    reached, oracle = arrays["margins"] > content["run"]["thresholds"]["reachable"], stored.oracle
+    assert reached.mean() == oracle["test"]["true_class_reach"]
+    assert reached[~right].mean() == oracle["test"]["error_reach"]
+    assert arrays["support"][reached].mean() == pytest.approx(oracle["test"]["support"], rel=1e-12)
+    # The overview's cells are those of all records.
+    case = content["study"]["cases"][content["study"]["shown"]]
+    records = list(runs.records(SMALL.digest))
+    cells = {method["key"]: method["values"] for method in case["methods"]}
+    assert cells.pop("frozen") == [100 * record.frozen["test"] for record in records]
+    assert cells == {n: [100 * r.methods[n]["test"] for r in records] for n in METHODS[1:]}
+    reach = [100 * record.oracle["test"]["error_reach"] for record in records]
+    assert case["reach"]["error_reach"] == reach
+
+
+def test_a_run_that_comes_out_differently_says_so(runs, tmp_path):
+    copy = Store(tmp_path / "store")
+    copy.begin(SMALL)
+    for record in runs.records(SMALL.digest):
+        record.frozen["test"] = 0.125
+        copy.put(record)
+    run = rerun("builtin", "gcn", 0, source=copy, protocol=SMALL, methods=[], device="cpu")
+    assert not run.kept
+    said = run.provenance()
+    assert "made again for this page, where the frozen model is right about" in said
+    assert "(stored 12.5 %): the nodes are of this model" in said
+
+
+def test_without_a_store_it_is_made_for_the_page(runs):
+    run = rerun("builtin", "gcn", 2, source=runs, protocol=SMALL, methods=[], device="cpu")
+    assert run.case.splits == (2,)
+    assert run.provenance() == "split 2, trained alone; made for this page"
+
+
+def test_the_stack_of_earlier_records_is_found_where_it_can_be(runs):
+    (first, *_) = runs.records(SMALL.digest)
+    assert stack_of(runs, replace(first, stack=[])) == (0, 1, 3)
+    assert stack_of(runs, replace(first, stack=[], members=2)) == (0,)
+    assert stack_of(runs, replace(first, stack=[], members=1)) == (0,)
+
+
+# The page's scripts are checked as one, and the check notices what is wrong.
+
+
+def test_every_script_is_part_of_the_page_and_none_has_a_long_line():
+    files = {path.name: path.read_text(encoding="utf-8") for path in lint_page.PAGE.glob("*.js")}
+    assert set(files) == set(SCRIPTS)
+    assert [name for name, text in files.items() if lint_page.long_lines(text)] == []
+    assert lint_page.long_lines("a" * 100 + "\n" + "γ" * 101) == [2]
+
+
+@pytest.mark.parametrize("fault", ["", "console.log(nothingOfThisName);"])
+def test_the_linter_passes_the_page_and_notices_a_fault(monkeypatch, fault, capfd):
+    whole = lint_page.joined_scripts()
+    monkeypatch.setattr(lint_page, "joined_scripts", lambda: f"{whole}\n{fault}\n")
+    assert lint_page.joined_is_sound() == (fault == "")
