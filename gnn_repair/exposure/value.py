@@ -93,8 +93,8 @@ class HeldPart:
     operations: tuple[str, ...]
     """PyTorch's names of what mixes nodes there, such as ``scatter_add``."""
     beside: bool
-    """Whether it reaches the logits beside the final messages; otherwise only through them, as
-    earlier layers do."""
+    """Whether it reaches the logits beside the final messages only; otherwise through them, as
+    earlier layers do, and by a skip connection maybe beside them as well."""
 
     def __str__(self) -> str:
         return f"{self.title} ({', '.join(self.operations)})"

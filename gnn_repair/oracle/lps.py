@@ -238,7 +238,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
     for _ in range(ROUNDS):
         slots, lead = improve(room, groups, count, lead, slots)
         stuck, slots = slots < 0, abs(slots)
-        total = _normalise(room.state, groups, slots)
+        total, clipped = _normalise(room.state, groups, slots)
         if large:
             if 2 * count > room.labels.shape[1]:
                 count = keep_basic(room, groups)
@@ -254,8 +254,9 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
         support = _write_terms(room, groups, terms, shares)
         margin, size = _margin(problem, beta, support, terms, shares, room.buffer)
         if not stuck:
-            # The margin's own numbers settle nearly every LP; the bound's are asked for if not.
-            if accepted(margin, bound, bound, size, 0.0):
+            # The margin's own numbers settle nearly every LP; the bound's are asked for if not, or
+            # if w is another than the one that was priced.
+            if not clipped and accepted(margin, bound, bound, size, 0.0):
                 return OPTIMAL, margin, bound, support
             bound, certain, other = _bound_anew(problem, beta, room, groups, weights)
             if accepted(margin, bound, certain, size, other):
@@ -312,14 +313,15 @@ def _bound_anew(problem, beta, room, groups, weights):
 
 @kernel_once
 def _normalise(state, groups, slots):
-    """Clip rounding below zero off w and divide it by its sum, which is returned."""
-    total = 0.0
+    """Clip rounding below zero off w and divide it by its sum; that sum, and whether it did."""
+    total, clipped = 0.0, False
     for s in range(groups, slots):
+        clipped = clipped or state[DUAL, s] < 0.0
         state[DUAL, s] = max(state[DUAL, s], 0.0)
         total += state[DUAL, s]
     for s in range(groups, slots):
         state[DUAL, s] /= total
-    return total
+    return total, clipped
 
 
 @kernel_once

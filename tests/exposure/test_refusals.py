@@ -417,6 +417,8 @@ BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a table of neighbours": lambda x, e: x[e[0][: len(x)]],
     "attention over nodes": lambda x, e: (x @ x.t()).softmax(1) @ x,
     "linear attention": lambda x, e: x.relu() @ (x.relu().t() @ x),
+    "a number read by Python": lambda x, e: x * x.mean().item(),
+    "a branch on features": lambda x, e: x if x.max() > x.mean() else -x,
     "one node for all": lambda x, e: x + x[3],
     "products of nodes": lambda x, e: (x @ x.t())[:, :6],
     "statistics": lambda x, e: nn.functional.batch_norm(x, None, None, training=True),

@@ -296,9 +296,10 @@ class ValueStore:
 
     def keep(self, number: int, tensor: Tensor) -> None:
         """Keep a value, if it is small enough."""
+        if tensor.layout != torch.strided:
+            return
         self.largest = max(self.largest, tensor.numel())
-        value = self.record.values[number]
-        small = tensor.layout == torch.strided and tensor.numel() <= self.limit
+        value, small = self.record.values[number], tensor.numel() <= self.limit
         if small and value.step >= 0 and value.kept is None and not self.full:
             self.values.setdefault(number, tensor)
 
@@ -516,6 +517,8 @@ class Recorder(TorchDispatchMode):
         # Which rows are picked may hang on features; what is picked then does not.
         live = any(v.live for v in [v for v in read if v.floating] or read)
         step.looks = live and not results
+        if live:
+            self._keep_structure([*args[in_place:], *given.values()])
         rows: list[tuple[NodeRows, ...]] = [()] * len(results)
         if live or any(self.record.values[read].rows for read in step.reads):
             try:
@@ -528,7 +531,8 @@ class Recorder(TorchDispatchMode):
         made = []
         for result, behind in zip(results, rows, strict=True):
             whole = not (result.is_floating_point() or result.is_complex())
-            kept = result if _is_kept(result, whole, live) else None
+            small = result.numel() <= KEPT_ALWAYS
+            kept = result if small and _is_kept(result, live) else None
             value = Value(tuple(result.shape), number, live, behind, kept=kept)
             value.space, value.dtype = self._space(step) if whole else None, result.dtype
             if in_place:
@@ -541,6 +545,16 @@ class Recorder(TorchDispatchMode):
         if step.reduction is not None:
             self.store.release(step)
         return out
+
+    def _keep_structure(self, read: Sequence[Any]) -> None:
+        """Keep what a live operation reads of the graph; small tensors are kept when they are made.
+
+        On large graphs the rest, as what sorting an edge list leaves behind, would fill the memory.
+        """
+        for tensor in tensors_in(read):
+            value = self.value(tensor)
+            if value.kept is None and not value.live and _is_kept(tensor, live=False):
+                value.kept = tensor
 
     def _refuse_writing(self, target: Tensor, func: Any) -> None:
         """Raise before the user's data is overwritten: every run would see other data."""
@@ -634,11 +648,12 @@ class Recorder(TorchDispatchMode):
         return tree
 
 
-def _is_kept(result: Tensor, whole: bool, live: bool) -> bool:
+def _is_kept(tensor: Tensor, live: bool) -> bool:
     """Index tensors, numbers per entry or per node that come from the graph alone, and scalars."""
-    if result.layout != torch.strided:
+    if tensor.layout != torch.strided:
         return not live
-    return result.numel() == 1 or (not live and (whole or result.numel() == len(result)))
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    return tensor.numel() == 1 or (not live and (whole or tensor.numel() == len(tensor)))
 
 
 def tensors_in(out: Any) -> list[Tensor]:
