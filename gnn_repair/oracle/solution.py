@@ -486,13 +486,13 @@ class OutputPart:
     solution: Solution
 
 
-def require_class_answers(solution: Any, exposure: Any = None) -> None:
-    """Raise InputError unless it holds answers about classes, of the exposure where given."""
+def require_class_answers(solution: Any, *exposures: Any) -> None:
+    """Raise InputError unless it holds answers about classes, of the exposure if one is given."""
     if not isinstance(solution, Solution):
         raise InputError(f"solution is a {type(solution).__name__}; give what solve returns")
     if solution.outputs != "classes":
         raise InputError(f"solution is about {solution.outputs}, and this is about classes")
-    if exposure is not None:
+    for exposure in exposures:
         require_exposure(exposure)
         terms, nodes = solution.terms.max(initial=-1), solution.node.max(initial=-1)
         if terms >= exposure.num_terms or nodes >= exposure.num_nodes:

@@ -602,3 +602,12 @@ def test_any_order_of_lps_gives_the_same_bits(monkeypatch):
         np.testing.assert_array_equal(getattr(one, name), getattr(each, name))
     verdict = one.check(exposure)
     assert verdict.uncertified == verdict.undecided == 0 and verdict.gap < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("family", "seed"), [("integers of 1e12", 23980076), ("dominated by 1e9", 21940067)]
+)
+def test_the_bound_is_that_of_the_stored_rivals(family, seed):
+    """Rounding that is clipped off w moves the bound where one term is huge."""
+    _, faults, _ = lps.try_family(family, seed, lps.BATCH)
+    assert not faults
