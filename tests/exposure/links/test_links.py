@@ -555,3 +555,17 @@ def test_a_link_joins_two_different_nodes(relation):
     else:
         with pytest.raises(InputError, match=r"link 1.* joins \w+ 2 with itself"):
             chosen_links(data, links, relation)
+
+
+@pytest.mark.parametrize("vary", ["source", "target"])
+@pytest.mark.parametrize("turns", [0, 1])
+def test_an_end_of_another_link_is_held_by_name(vary, turns):
+    """A logit with a sampled rival: the other end of the link before, which stays as it is."""
+
+    def decoder(z, links):
+        other = z[links[1 if vary == "source" else 0].roll(turns)]
+        return (z[links[0]] * z[links[1]]).sum(1) - z[links[0]].sum(1) - other.square().sum(1)
+
+    torch.manual_seed(3)
+    exposure = gr.expose_links(Encoder().double(), graph(), decoder=decoder, vary=vary)
+    assert [part.title for part in exposure.mixture.held if part.beside] == ["the decoder"] * turns
