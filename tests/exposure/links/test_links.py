@@ -557,15 +557,22 @@ def test_a_link_joins_two_different_nodes(relation):
             chosen_links(data, links, relation)
 
 
-@pytest.mark.parametrize("vary", ["source", "target"])
-@pytest.mark.parametrize("turns", [0, 1])
-def test_an_end_of_another_link_is_held_by_name(vary, turns):
-    """A logit with a sampled rival: the other end of the link before, which stays as it is."""
+OTHERS = {
+    "its own": lambda score, z, end: score - z[end].square().sum(1),
+    "that of the link before": lambda score, z, end: score - z[end.roll(1)].square().sum(1),
+    "a mean over links": lambda score, z, end: score - score.mean(),
+}
+"""By what is read: the logit of a score, all embeddings and the nodes at the other end."""
 
+
+@pytest.mark.parametrize("vary", ["source", "target"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_a_logit_reads_of_other_links_is_held_by_name(vary, other):
     def decoder(z, links):
-        other = z[links[1 if vary == "source" else 0].roll(turns)]
-        return (z[links[0]] * z[links[1]]).sum(1) - z[links[0]].sum(1) - other.square().sum(1)
+        end, score = links[1 if vary == "source" else 0], (z[links[0]] * z[links[1]]).sum(1)
+        return OTHERS[other](score, z, end)
 
     torch.manual_seed(3)
     exposure = gr.expose_links(Encoder().double(), graph(), decoder=decoder, vary=vary)
-    assert [part.title for part in exposure.mixture.held if part.beside] == ["the decoder"] * turns
+    held = [part.title for part in exposure.mixture.held if part.beside]
+    assert held == ["the decoder"] * (other != "its own")
