@@ -23,7 +23,8 @@ from gnn_repair.kernels.sets import (
 )
 from tests.helpers.device_places import DEVICES
 
-N, P, R, S, H, C = 9, 7, 11, 3, 40, 4
+N, P, R, S, H, C = 9, 7, 11, 3, 100, 4
+"""H is wider than the channels that one call on the CPU works on, and no multiple of them."""
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

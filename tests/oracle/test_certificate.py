@@ -13,6 +13,7 @@ from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.oracle import Solution, certificate, fallback, lps, solve
 from gnn_repair.oracle.problems import FAILED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.solution import KIND
+from gnn_repair.published import REACHABLE
 from tests.helpers.oracle.oracle_cases import exposure_of, families, members, random_node
 
 # Each clause of the check, broken alone.
@@ -595,3 +596,14 @@ def test_where_all_fail_a_failure_is_a_status(monkeypatch, exposure_solution, so
     np.testing.assert_array_equal(again.margin[others], solution_solution.margin[others])
     verdict = again.check(exposure_solution)
     assert verdict.failed == 1 and not verdict.ok and verdict.gap < 1e-9
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6])
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("times", [0.0, 0.5, 0.9, 1.1, 4.0])
+def test_a_margin_within_its_rounding_of_the_threshold_decides_nothing(size, side, times):
+    margin = REACHABLE + side * times * 2 * lps.BLUR * size  # margin and bound are each off by a BLUR
+    proof = fallback.Proof(margin, size, margin, size, margin)
+    assert proof.meets(fallback.ACCEPT)
+    told = proof.doubt(fallback.ACCEPT)
+    assert ("both sides of the threshold" in told) == (times < 1) == bool(told)

@@ -18,7 +18,8 @@ from gnn_repair.exposure.pieces import ONE_KIND
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import nearest_reweighting, relax, relaxed_margins, solve, stable_evidence
 from gnn_repair.oracle.fallback import Highs
-from gnn_repair.oracle.problems import Tables, instance
+from gnn_repair.oracle.problems import UNCERTIFIED, Tables, instance
+from gnn_repair.oracle.questions import nearest
 from gnn_repair.oracle.questions.nearest import moved_bound
 from gnn_repair.oracle.questions.stable import without_each_source
 from gnn_repair.oracle.witness import gain_words
@@ -407,3 +408,18 @@ def test_nothing_within_reach_gives_an_empty_ranking() -> None:
     assert without_each_source(solution, exposure).empty
     ranked = gr.source_ranking(solution, exposure, indispensable=True)
     assert ranked.empty and {"needed", "unsure"} <= set(ranked.columns)
+
+
+def test_a_change_is_called_unreachable_only_where_the_bound_says_so(monkeypatch):
+    exposure, y = setting("one group", 15)
+    known = nearest_reweighting(exposure, y, margin=0.1, threads=1)
+
+    def doubted(*given, **named):
+        found = solve(*given, **named)
+        low = found.margin - 10  # a λ far from the best, whose bound is still proved
+        return replace(found, margin=low, status=np.full_like(found.status, UNCERTIFIED))
+
+    monkeypatch.setattr(nearest, "solve", doubted)
+    again = nearest_reweighting(exposure, y, margin=0.1, threads=1)
+    assert {one.status for one in known} >= {"moved", "unreachable"}
+    assert [one.status for one in again] == [one.status for one in known]

@@ -33,6 +33,7 @@ from gnn_repair.oracle.problems import (
     CANNOT,
     FAILED,
     STATUS,
+    UNCERTIFIED,
     UNDECIDED,
     Floats,
     Instance,
@@ -159,7 +160,7 @@ def nearest_reweighting(
         status, moved, bound = UNSOLVED, np.nan, np.nan
         if need.max() <= 0:
             status, moved, bound = ALREADY, 0.0, 0.0
-        elif found.margin < margin:
+        elif (found.bound if found.status == STATUS[UNCERTIFIED] else found.margin) < margin:
             status = UNREACHABLE
         elif found.status != STATUS[FAILED]:
             solved = _settled(highs, problem, frozen, need, margin, found.terms)

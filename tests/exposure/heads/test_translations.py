@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -129,6 +130,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     ).flatten(1),
     "normalised by axis": lambda h: F.normalize(h.view(N, 2, 3), dim=1).flatten(1),
     "norm kept": lambda h: h.norm(dim=1, keepdim=True) * h,
+    "divided by its norm": lambda h: h / h.norm(dim=1, keepdim=True).clamp_min(0.1),
     "divided by another's norm": lambda h: h / h.relu().norm(dim=1, keepdim=True).clamp_min(0.1),
     "softmax of heads": lambda h: h.view(N, 2, 3).softmax(1).flatten(1),
     "log softmax": lambda h: h.log_softmax(-1),
@@ -170,8 +172,9 @@ def test_an_operation_is_what_pytorch_does(name: str, joined: bool) -> None:
     tail = tail_of(function, constant(N, D), joined)
     if joined:
         assert any(isinstance(op, Opaque) for op in tail.operations) == (name in UNKNOWN)
-    for nodes in (torch.arange(N), torch.tensor([4, 1, 1])):
-        other = 2 * constant(N, D)
+    # Messages of an isolated node are zero, and small ones are where an ε counts.
+    for nodes, size in product((torch.arange(N), torch.tensor([4, 1, 1])), (2.0, 0.01, 0.0)):
+        other = size * constant(N, D)
         expected = function(other).flatten(1)[nodes]
         torch.testing.assert_close(tail(other[nodes], nodes), expected, rtol=1e-12, atol=1e-12)
 

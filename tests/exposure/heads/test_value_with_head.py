@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GCNConv, SGConv, SSGConv
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
@@ -275,3 +275,25 @@ def test_a_model_is_not_replayed_after_any_of_its_tensors_was_written(name: str)
     model.state_dict()[name].add_(1)
     with pytest.raises(InputError, match="has changed since it was exposed"):
         exposure.replay(exposure.coefficients[0])
+
+
+@pytest.mark.parametrize("conv", [SGConv, SSGConv])
+def test_a_propagation_that_the_user_cached_does_not_stop_a_replay(conv: Any) -> None:
+    class Cached(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            words = {"alpha": 0.1} if conv is SSGConv else {}
+            self.conv = conv(graph().num_features, 5, K=2, cached=True, **words)
+            self.last = torch.nn.Linear(5, 3)
+
+        def forward(self, x, edge_index):  # type: ignore[no-untyped-def]
+            return self.last(self.conv(x, edge_index).relu())
+
+    torch.manual_seed(0)
+    model, data = Cached().double().eval(), graph()
+    exposure = expose(model, data)
+    model(data.x, data.edge_index)  # fills the cache: the next run would send no message
+    lam = exposure.coefficients[0].flip(0)
+    torch.testing.assert_close(exposure.replay(lam), exposure.logits(lam)[0])
+    kept = vars(model.conv)["_cached_x" if conv is SGConv else "_cached_h"]
+    assert kept is not None and model.conv.cached

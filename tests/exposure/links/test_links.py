@@ -555,3 +555,24 @@ def test_a_link_joins_two_different_nodes(relation):
     else:
         with pytest.raises(InputError, match=r"link 1.* joins \w+ 2 with itself"):
             chosen_links(data, links, relation)
+
+
+OTHERS = {
+    "its own": lambda score, z, end: score - z[end].square().sum(1),
+    "that of the link before": lambda score, z, end: score - z[end.roll(1)].square().sum(1),
+    "a mean over links": lambda score, z, end: score - score.mean(),
+}
+"""By what is read: the logit of a score, all embeddings and the nodes at the other end."""
+
+
+@pytest.mark.parametrize("vary", ["source", "target"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_a_logit_reads_of_other_links_is_held_by_name(vary, other):
+    def decoder(z, links):
+        end, score = links[1 if vary == "source" else 0], (z[links[0]] * z[links[1]]).sum(1)
+        return OTHERS[other](score, z, end)
+
+    torch.manual_seed(3)
+    exposure = gr.expose_links(Encoder().double(), graph(), decoder=decoder, vary=vary)
+    held = [part.title for part in exposure.mixture.held if part.beside]
+    assert held == ["the decoder"] * (other != "its own")

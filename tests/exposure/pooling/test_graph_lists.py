@@ -51,6 +51,7 @@ def forms() -> dict[str, Any]:
         "list": graphs,
         "loader": DataLoader(graphs, batch_size=3),
         "batches": [Batch.from_data_list(graphs[:4]), Batch.from_data_list(graphs[4:])],
+        "graphs and batches": [*graphs[:2], Batch.from_data_list(graphs[2:5]), *graphs[5:]],
     }
 
 
@@ -60,7 +61,7 @@ def built(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", STYLES)
-@pytest.mark.parametrize("form", ["list", "loader", "batches"])
+@pytest.mark.parametrize("form", forms())
 def test_batches_of_graphs_make_one_exposure(
     name: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,3 +369,18 @@ def test_the_state_of_a_graph_of_one_node_is_that_node() -> None:
         nodes = model.nodes(batch.x, batch.edge_index)
     torch.testing.assert_close(exposure.state[0, 0], nodes[0], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(exposure.state[0, 1], nodes[1:].mean(0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kinds", [("values", "binary"), ("binary", "values")])
+def test_the_first_batch_says_what_the_outputs_of_all_are(kinds: tuple[str, str]) -> None:
+    """By itself a batch whose numbers happen to be zeros and ones would be taken for classes."""
+    told = {"values": torch.tensor([0.3, -1.7, 2.5]), "binary": torch.tensor([0.0, 1.0, 1.0])}
+    graphs = doubled()[:6]
+    for graph, y in zip(graphs, torch.cat([told[kind] for kind in kinds]), strict=True):
+        graph.y = y.view(1).double()
+    model = Pooled(global_mean_pool).double()
+    model.head = nn.Linear(WIDTH, 1).double()
+    parts = [Batch.from_data_list(graphs[:3]), Batch.from_data_list(graphs[3:])]
+    alone = [gr.expose(model, part).outputs for part in parts]
+    assert alone[0] != alone[1]
+    assert gr.expose(model, parts).outputs == alone[0]

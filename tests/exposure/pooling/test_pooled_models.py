@@ -491,9 +491,9 @@ def test_graphs_of_one_size_laid_out_as_a_block(form: str) -> None:
     assert exposure.sources[exposure.rows.long()].tolist() == list(range(30))
 
 
-def clusters(x: Tensor, batch: Tensor) -> Tensor:
+def clusters(x: Tensor, batch: Tensor, count: int = 3) -> Tensor:
     dense, _ = to_dense_batch(x, batch)
-    return (dense[..., :3].softmax(-1).transpose(1, 2) @ dense).mean(1)
+    return (dense[..., :count].softmax(-1).transpose(1, 2) @ dense).mean(1)
 
 
 def heads_in_a_loop(x: Tensor, batch: Tensor) -> Tensor:
@@ -574,3 +574,14 @@ def test_clusters_that_attention_pools_are_those_of_their_graph() -> None:
     frame = gr.expose(pool, batch_of()).to_frame()
     assert set(frame["source_type"]) == {"cluster"} and frame["group"].nunique() == 2
     assert (frame["source"] // 3 == frame["graph"]).all()
+
+
+@pytest.mark.parametrize("counts", [(2, 3), (3, 2)])
+def test_pools_of_different_numbers_of_clusters_name_all_of_them(counts: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    model = Pooled(lambda x, batch: sum(clusters(x, batch, k) for k in counts)).double()
+    found = gr.expose(model, batch_of())
+    frame, graphs = found.to_frame(), len(SIZES)
+    assert dict(found.names.senders)["cluster"] == 3 * graphs
+    for (_, group), k in zip(frame.groupby("group", sort=False), counts, strict=True):
+        assert group["source"].tolist() == list(range(k * graphs))
