@@ -31,6 +31,7 @@ from gnn_repair.repair.ladder.rungs import (
     decide,
     find,
     likelihoods,
+    mean_gain,
     nested,
     paired,
     temperature,
@@ -515,3 +516,25 @@ def test_no_label_of_a_fold_has_a_part_in_its_held_out_smoothing(seed):
         found = smoothed(torch.where(own, (data.y + 1) % CLASSES_PLANTED, data.y))
         assert torch.equal(found[s, own], usual[s, own])
         assert not torch.equal(found[s], usual[s])
+
+
+def test_averaging_members_makes_no_standard_error_smaller():
+    """Members share their nodes; a member without a judged node has no part."""
+    draw = torch.Generator().manual_seed(3)
+    gains = torch.randint(-1, 2, (4, 50), generator=draw).double()
+    judged = torch.rand(4, 50, generator=draw) < torch.tensor([[0.9], [0.3], [0.0], [0.6]])
+    each = [paired(own[kept]) for own, kept in zip(gains, judged, strict=True) if kept.any()]
+    means, errors = torch.tensor(each, dtype=torch.float64).t()
+    expected = float(means.mean()), float(errors.mean()), float(means.std())
+    assert mean_gain(gains, judged) == pytest.approx(expected)
+
+
+def test_a_rival_that_is_better_by_chance_overrules_nothing():
+    names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
+    right = (TOLD[1:3].argmax(2) == LABELS).sum(1)
+    rival, own = TOLD[1:3][right.argsort(descending=True)]
+    told = torch.stack([TOLD[0], rival, own]).unsqueeze(0)
+    found = find(names, told, labels, folds, classes=CLASSES, stays=False)
+    row = found.of("features")
+    assert found.of("messages").over_frozen > row.over_frozen and row.clear and not row.overruled
+    assert "graph hurts" in row.advice
