@@ -21,7 +21,6 @@ from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
 from gnn_repair.oracle.questions.ranges import ValueRange
 from tests.campaigns.lp_families import Numbers, exposure_of
-from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 from tests.helpers.study.tiny import tiny_graph
 
 
@@ -278,14 +277,3 @@ def test_the_commands(tmp_path, monkeypatch):
             run.invoke(app, ["diagnose", f"own_model_file.py:{wrong}"], catch_exceptions=False)
     with pytest.raises(InputError, match="--out alone"):
         run.invoke(app, ["report", name, "--dataset", "cora"], catch_exceptions=False)
-
-
-def test_rows_are_their_nodes_own_in_whatever_order_recipients_stand():
-    data, whole = toy_graph(), toy_exposure("gcn")
-    expected = gr.diagnose(whole, data).to_frame()
-    order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
-    found = gr.diagnose(whole.restrict(order), data)
-    frame = found.to_frame()
-    assert frame["node"].tolist() != sorted(frame["node"]) and frame["mass_moved"].nunique() > 3
-    frame = frame.sort_values(["member", "node"], ignore_index=True)
-    pd.testing.assert_frame_equal(frame, expected, rtol=1e-6)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import gnn_repair as gr
 from gnn_repair.cli import app
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.methods import METHODS
 from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.metrics import summarise
@@ -509,3 +509,22 @@ def test_what_learned_from_validation_labels_is_not_chosen_by_them():
             assert found == (name if method.by_default else None)
     for kind in (KeptPrediction, FittedCrossFit):  # whatever its user calls it
         assert best_on({"mine": object.__new__(kind)}, exposure, y, val, 0) is None
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):
+    path = tmp_path / "r.html"
+
+    def files():
+        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+    report(*make_exposure(), path, single_file=False)
+    before = files()
+    assert len(before) > 2
+
+    def full(content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gnn_repair.reporting.writing.build_page", full)
+    with pytest.raises(ResourceError, match="No space left"):
+        report(*make_exposure(seed=9), path, single_file=False)
+    assert before.items() <= files().items()
