@@ -30,6 +30,8 @@ from gnn_repair.oracle.rates import ReachCounts, count_reach
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import ACTIVE, REACHABLE
+from gnn_repair.repair.baselines import KeptPrediction
+from gnn_repair.repair.folds import FittedCrossFit
 from gnn_repair.repair.inputs import alone_logits as source_logits
 
 Floats = NDArray[np.float64]
@@ -573,10 +575,13 @@ def best_on(
     frozen = part.frozen_logits[member, part.recipients].argmax(1).numpy()
     best, most = None, float((frozen == truth).mean())
     for name, repair in repairs.items():
+        known = METHODS.get(_key(name))
         if hasattr(repair, "nested"):  # a ladder, weighed without each node's fold
             share = float(repair.nested[member if len(repair.nested) > 1 else 0])
-        elif name in METHODS and not METHODS[name].by_default:
-            continue  # what learns from validation labels, too
+        elif isinstance(repair, FittedCrossFit | KeptPrediction) or (
+            known is not None and not known.by_default
+        ):
+            continue  # what learns from validation labels, too, whatever it is called
         else:
             answers = correction_of(name, repair, exposure.to("cpu"), part, member)
             share = float((answers.predictions == truth).mean())

@@ -6,9 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import groupby
-from math import isnan, nan
+from math import isnan
 from string import ascii_lowercase
 from typing import Any
 
@@ -276,7 +275,7 @@ def _latex_title(name: str) -> str:
 def _latex_cell(entry: Entry, usual: int) -> str:
     if isinstance(entry, str):
         return escape(entry)
-    text = own_text(replace(entry, upper=nan), usual, noun=False)
+    text = own_text(entry, usual, noun=False)
     out = rf"\textbf{{{escape(text)}}}" if entry.best else escape(text)
     if not isnan(entry.published):
         out += escape(f" ({number(entry.published, entry.digits, entry.signed)})")

@@ -320,3 +320,19 @@ def test_no_value_prints_its_tensors(name):
         assert len(repr(value).splitlines()) <= 3
         assert "tensor" not in repr(value)
     assert repr(fitted).startswith(repair.title)
+
+
+def test_a_member_alone_has_its_own_share_of_everything():
+    whole = TemperatureScaling().fit(
+        toy_exposure("gcn"), DATA.y, DATA.train_mask, DATA.val_mask, device="cpu"
+    )
+    told = {"f1": ((0.1, 0.2), (0.3, 0.4)), "diverged": torch.tensor([False, True])}
+    told |= {"best_epoch": torch.tensor([1, 2]), "epochs_run": torch.tensor([3, 4])}
+    whole = replace(whole, **told)
+    for k in range(2):
+        alone = whole.member(k)
+        for name in (*told, "fingerprint"):
+            assert list(getattr(alone, name)) == [getattr(whole, name)[k]]
+        for name, value in alone.parameters.items():
+            assert torch.equal(value, whole.parameters[name][k : k + 1])
+    assert not torch.equal(*whole.parameters["temperature"])

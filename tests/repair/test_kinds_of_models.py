@@ -464,3 +464,27 @@ def test_what_does_not_fit_is_refused_by_name(data, exposure):
     fitted = gr.SetTranslation(budget=FEW).fit(exposure, data.y, *masks, device="cpu")
     with pytest.raises(InputError, match="fitted with outputs that are labels"):
         fitted.member_logits(replace(exposure, outputs="classes"))
+
+
+def test_f1_is_counted_over_known_pairs_one_by_one():
+    draw = torch.Generator().manual_seed(0)
+    predicted = torch.rand(40, 4, generator=draw) < 0.5
+    truths = (torch.rand(40, 4, generator=draw) < 0.5).double()
+    truths[torch.rand(40, 4, generator=draw) < 0.4] = torch.nan
+    predicted[:, 3] = False
+    truths[:, 3] *= 0  # neither there nor predicted
+    pairs = [
+        [(p, t) for p, t in zip(said, true, strict=True) if t == t]
+        for said, true in zip(predicted.t().tolist(), truths.t().tolist(), strict=True)
+    ]
+
+    def share(chosen):
+        hits, wrong = sum(p and t == 1 for p, t in chosen), sum(p != (t == 1) for p, t in chosen)
+        return 2 * hits / (2 * hits + wrong)
+
+    found = f1_of(predicted, truths)
+    assert found.micro == pytest.approx(share(sum(pairs, [])))
+    assert found.macro == pytest.approx(sum(share(own) for own in pairs[:3]) / 3)
+    real = torch.ones(1, 40, dtype=torch.bool)
+    scores = micro_scores(predicted[None], truths[None], real)
+    assert scores.tolist() == pytest.approx([found.micro])

@@ -18,12 +18,16 @@ from typer.testing import CliRunner
 
 import gnn_repair as gr
 from gnn_repair.cli import app
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.methods import METHODS
 from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.metrics import summarise
 from gnn_repair.oracle.problems import FAILED
 from gnn_repair.oracle.witness import gain_words
+from gnn_repair.repair.baselines import KeptPrediction
+from gnn_repair.repair.folds import FittedCrossFit
 from gnn_repair.reporting import PageContext, gather, report
+from gnn_repair.reporting.evidence import best_on
 from gnn_repair.reporting.payload import PageServer, needs_server, parts_folder
 from tests.helpers.report.browser import missing
 from tests.helpers.report.pages import decoded, payload_of
@@ -494,3 +498,33 @@ def test_view_opens_a_page_or_writes_that_of_a_store(world_parts, tmp_path, monk
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", served_at[0])
     with pytest.raises(InputError, match="is no file"):
         CliRunner().invoke(app, ["view", str(tmp_path / "x.html")], catch_exceptions=False)
+
+
+def test_what_learned_from_validation_labels_is_not_chosen_by_them():
+    exposure, y = make_exposure()
+    perfect, val = 9.0 * torch.nn.functional.one_hot(y, 4).double(), torch.arange(20)
+    for name, method in METHODS.items():
+        for written in (name, name.replace("_", "-")):
+            found = best_on({written: perfect}, exposure, y, val, 0)
+            assert found == (name if method.by_default else None)
+    for kind in (KeptPrediction, FittedCrossFit):  # whatever its user calls it
+        assert best_on({"mine": object.__new__(kind)}, exposure, y, val, 0) is None
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):
+    path = tmp_path / "r.html"
+
+    def files():
+        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+    report(*make_exposure(), path, single_file=False)
+    before = files()
+    assert len(before) > 2
+
+    def full(content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gnn_repair.reporting.writing.build_page", full)
+    with pytest.raises(ResourceError, match="No space left"):
+        report(*make_exposure(seed=9), path, single_file=False)
+    assert before.items() <= files().items()

@@ -473,3 +473,19 @@ def test_every_opened_node_has_its_own_reason(graph, limit):
     assert (len(opened) == count) == (limit is None) and len(opened) > 3
     told = {str(i): f"node {node}" for i, node in enumerate(opened) if node % 3}
     assert words["head"]["reasons"] == told
+
+
+@needs_browser
+@pytest.mark.parametrize("order", ["margin", "margin-high", "gain"])
+def test_nodes_without_an_answer_come_last_in_orders_of_answers(browser, world_aggregates, order):
+    path, rows, _ = world_aggregates
+    unknown = {row["node"] for row in rows if row["can"] is None}
+    assert 1 < len(unknown) < 20
+    browser.open(path, "#nodes")
+    browser.choose("#order", order)
+    browser.run("const box = document.getElementById('list'); box.scrollTop = box.scrollHeight")
+    browser.settle()
+    listed = browser.run(
+        "return [...document.querySelectorAll('.row')].map(row => Number(row.dataset.node))"
+    )
+    assert set(listed[-len(unknown) :]) == unknown

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch_geometric.data import Data
 from typer.testing import CliRunner
 
 from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach
-from gnn_repair.reporting import gather, report, report_results, report_run
+from gnn_repair.reporting import gather, report, report_results, report_run, writing
 from gnn_repair.reporting.payload import run_payload
 from gnn_repair.reporting.writing import SCRIPTS, case_of_run, cases_of_results, chance_words
 from gnn_repair.results.protocol import PAPER, override
@@ -373,3 +375,19 @@ def test_the_linter_passes_the_page_and_notices_a_fault(monkeypatch, fault, capf
     whole = lint_page.joined_scripts()
     monkeypatch.setattr(lint_page, "joined_scripts", lambda: f"{whole}\n{fault}\n")
     assert lint_page.joined_is_sound() == (fault == "")
+
+
+def test_a_run_beside_says_what_its_own_split_makes_of_each_node(monkeypatch):
+    kinds = {0: [0, 1, 2, 3, 3, 3], 1: [3, 3, 0, 1, 2, 0]}
+
+    def run(split):
+        held = torch.tensor(kinds[split])
+        places = {"train": 0, "val": 1, "test": 3}
+        return SimpleNamespace(data=Data(y=held), split=split, mask=lambda n: held == places[n])
+
+    seen = SimpleNamespace(nodes=np.array([5, 3, 4]))
+    monkeypatch.setattr(writing, "evidence_of", lambda run, other: seen)
+    for page, other in ((0, 1), (1, 0)):
+        found = writing.beside_of(run(page), run(other))
+        assert found.parts.tolist() == [kinds[other][node] for node in seen.nodes]
+        assert found.split == other

@@ -18,7 +18,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.cli.main import app
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.results.protocol import PAPER
-from gnn_repair.results.rendering import as_json, markdown
+from gnn_repair.results.rendering import as_json, latex, markdown
 from gnn_repair.results.store import merge
 from gnn_repair.study import Run, Store, Watcher, make_tables, override, run_study
 from gnn_repair.study import case as cases
@@ -127,6 +127,8 @@ def test_tables_show_an_interval_where_something_is_undecided(done):
     loose = cells["True-class reach (%)", "softplus", "mine"]
     text = markdown(make_tables(records, ["exposure-oracle"]))
     assert f"{loose['value']:.1f}–{loose['upper']:.1f}" in text and "not excluded" in text
+    text = latex(make_tables(records, ["exposure-oracle"]))
+    assert f"{loose['value']:.1f}--{loose['upper']:.1f}" in text and "not excluded" in text
     printed = CliRunner().invoke(app, ["study", "tables", "exposure-oracle", "--store", str(store)])
     assert printed.exit_code == 0, printed.output
     assert f"{loose['value']:.1f}–{loose['upper']:.1f}" in printed.output
@@ -343,3 +345,18 @@ def test_a_record_that_gets_further_methods_keeps_its_models(store, tmp_path, br
     assert set(first.get(digest, run).methods) == set(KEPT)
     found = {name: path.read_bytes() for name, path in first.models(digest, run).items()}
     assert found == {name: kept[name] for name in halves[0] | halves[1]}
+
+
+def test_every_kept_split_has_models_of_its_own(tmp_path):
+    run_study(
+        {"mine": DATA}, ["gcn"], [0, 1], store=tmp_path, methods=["temperature_scaling"],
+        protocol=PROTOCOL, device="cpu", keep_models="all",
+    )  # fmt: skip
+    for split in (0, 1):
+        shown = rerun("mine", "gcn", split, source=Store(tmp_path), **GIVEN)
+        assert shown.provenance().endswith("; the stored models")
+        taken = shown.repairs["temperature_scaling"]
+        again = gr.TemperatureScaling().fit(
+            shown.exposure, DATA.y, shown.mask("train"), shown.mask("val")
+        )
+        torch.testing.assert_close(dict(taken.parameters), dict(again.parameters))

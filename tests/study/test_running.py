@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
@@ -28,6 +29,7 @@ from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.repair.base import about, untrained
 from gnn_repair.repair.baselines import FeaturePerceptron
 from gnn_repair.repair.folds import build_repair
+from gnn_repair.repair.ladder.rungs import calibration_error
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
 from gnn_repair.results.records import chosen_methods
@@ -482,3 +484,22 @@ def test_without_similar_is_without_every_candidate_that_reads_similar_nodes():
             assert "test without similar" not in found
         else:
             assert found["test without similar"] == found[f"test {name}"]
+
+
+def test_calibration_errors_are_at_temperatures_of_validation_nodes():
+    """The frozen model's by another method: test labels have no part in them."""
+    data, held, fitted = planted("labels")[1], planted_exposure("labels"), climbed("labels")
+    (found,) = further_scores(fitted, held, data.y, data.test_mask)
+    val, test, logits = data.val_mask[:, 0], data.test_mask[:, 0], held.frozen_logits[0]
+
+    def loss(inverse):
+        return float(torch.nn.functional.cross_entropy(logits[val] * inverse, data.y[val]))
+
+    best = minimize_scalar(loss, bounds=(0.05, 20), method="bounded").x
+    for name, said in {
+        " frozen scaled": logits * best,
+        " frozen": logits,
+        "": fitted.member_logits(held)[0],
+    }.items():
+        expected = calibration_error(said.log_softmax(1)[test], data.y[test])
+        assert found[f"calibration error{name}"] == pytest.approx(expected, abs=1e-4)

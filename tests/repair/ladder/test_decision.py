@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,11 +31,13 @@ from gnn_repair.repair.ladder.rungs import (
     decide,
     find,
     likelihoods,
+    mean_gain,
     nested,
     paired,
     temperature,
     weigh,
 )
+from gnn_repair.repair.targets import prepare
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 # Weights, nested estimates, findings and checks of a ladder's tables, on planted values.
@@ -492,3 +495,46 @@ def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():
                 said[here] * best, LABELS[here], reduction="none"
             )
             torch.testing.assert_close(own[here], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_label_of_a_fold_has_a_part_in_its_held_out_smoothing(seed):
+    """Neither among the spread labels nor in the weights of the candidates that are mixed."""
+    data, exposure = toy_graph(), toy_exposure("gcn")
+    draw = torch.Generator().manual_seed(seed)
+    every = torch.randn(3, 2, FOLDS_PLANTED, 30, CLASSES_PLANTED, generator=draw).log_softmax(4)
+    folds = deal_folds(MASKS[1].t(), data.y, FOLDS_PLANTED, 0, even=False)
+    held = torch.cat([every[:1, :, 0], every[:, :, 0]]).transpose(0, 1).double()
+
+    def smoothed(y):
+        task = prepare(exposure, y, *MASKS, data=data, device="cpu")
+        return module._smoothed(task, every, folds, held, held[:, 1:], FOLDS_PLANTED)[0]
+
+    usual = smoothed(data.y)
+    for s, fold in itertools.product(range(2), range(FOLDS_PLANTED)):
+        own = folds[s] == fold
+        found = smoothed(torch.where(own, (data.y + 1) % CLASSES_PLANTED, data.y))
+        assert torch.equal(found[s, own], usual[s, own])
+        assert not torch.equal(found[s], usual[s])
+
+
+def test_averaging_members_makes_no_standard_error_smaller():
+    """Members share their nodes; a member without a judged node has no part."""
+    draw = torch.Generator().manual_seed(3)
+    gains = torch.randint(-1, 2, (4, 50), generator=draw).double()
+    judged = torch.rand(4, 50, generator=draw) < torch.tensor([[0.9], [0.3], [0.0], [0.6]])
+    each = [paired(own[kept]) for own, kept in zip(gains, judged, strict=True) if kept.any()]
+    means, errors = torch.tensor(each, dtype=torch.float64).t()
+    expected = float(means.mean()), float(errors.mean()), float(means.std())
+    assert mean_gain(gains, judged) == pytest.approx(expected)
+
+
+def test_a_rival_that_is_better_by_chance_overrules_nothing():
+    names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
+    right = (TOLD[1:3].argmax(2) == LABELS).sum(1)
+    rival, own = TOLD[1:3][right.argsort(descending=True)]
+    told = torch.stack([TOLD[0], rival, own]).unsqueeze(0)
+    found = find(names, told, labels, folds, classes=CLASSES, stays=False)
+    row = found.of("features")
+    assert found.of("messages").over_frozen > row.over_frozen and row.clear and not row.overruled
+    assert "graph hurts" in row.advice
