@@ -602,3 +602,12 @@ def test_published_values_and_deviations_can_be_left_out():
     bare = RENDERERS["markdown"](without_spread(without_published(table)) for table in tables)
     assert "±" not in bare
     assert "| GCN | 55.0 |" in bare
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "digits", "won"),
+    [(80.04, 80.01, 1, 0), (80.06, 80.04, 1, 1), (80.04, 80.01, 2, 1), (80.0, 80.1, 1, 0)],
+)
+def test_wins_count_in_the_digits_that_are_printed(first, second, digits, won):
+    found = wins({PLACE: Figure(first, digits=digits)}, {PLACE: Figure(second, digits=digits)})
+    assert (found.value, found.count) == (won, 1)
