@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -483,7 +484,7 @@ def test_f1_is_counted_over_known_pairs_one_by_one():
         return 2 * hits / (2 * hits + wrong)
 
     found = f1_of(predicted, truths)
-    assert found.micro == pytest.approx(share(sum(pairs, [])))
+    assert found.micro == pytest.approx(share(list(itertools.chain(*pairs))))
     assert found.macro == pytest.approx(sum(share(own) for own in pairs[:3]) / 3)
     real = torch.ones(1, 40, dtype=torch.bool)
     scores = micro_scores(predicted[None], truths[None], real)

@@ -528,3 +528,17 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkey
     with pytest.raises(ResourceError, match="No space left"):
         report(*make_exposure(seed=9), path, single_file=False)
     assert before.items() <= files().items()
+
+
+def test_a_member_of_a_stack_is_gathered_as_it_would_be_alone():
+    """Its own column of the mask, its own answers of every kind of repair."""
+    exposure, y = make_exposure(members=3, groups=2)
+    mask = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) < 0.5
+    kinds = {"reweighting": Tilted(), "set_translation": Moved(), "mine": torch.rand(40, 4)}
+    for member in range(3):
+        found = gather(exposure, y, mask, member=member, repairs=kinds)
+        alone = gather(exposure.member(member), y, mask[:, member], repairs=kinds)
+        for name in ("nodes", "frozen_logits", "margin", "witness", "degree"):
+            np.testing.assert_allclose(getattr(found, name), getattr(alone, name), err_msg=name)
+        for one, other in zip(found.corrections, alone.corrections, strict=True):
+            np.testing.assert_allclose(one.logits, other.logits, err_msg=one.name)

@@ -489,3 +489,12 @@ def test_nodes_without_an_answer_come_last_in_orders_of_answers(browser, world_a
         "return [...document.querySelectorAll('.row')].map(row => Number(row.dataset.node))"
     )
     assert set(listed[-len(unknown) :]) == unknown
+
+
+def test_chance_of_everyone_is_said_where_everyone_was_asked(world_aggregates):
+    path, rows, repaired = world_aggregates
+    found = payload_of(path)["run"]["chance_summary"]["everyone"]
+    if repaired is None:  # behind a head errors alone are asked about
+        assert found is None
+    else:
+        assert found == pytest.approx(100 * np.mean([row["chance"] for row in rows]))

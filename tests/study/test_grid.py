@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gnn_repair.errors import SplitError
 from gnn_repair.methods import METHODS
 from gnn_repair.results.records import all_runs
 from gnn_repair.study import (
@@ -29,6 +30,7 @@ from gnn_repair.study import (
 )
 from gnn_repair.study.engine import Failure
 from tests.helpers.study.planted_records import fake_case, make_record
+from tests.helpers.study.tiny import tiny_graph
 
 # Planning, running, failing and resuming, with cases that take no time.
 
@@ -213,3 +215,16 @@ def test_tasks_run_side_by_side_fail_alone_and_leave_nothing_behind(tmp_path):
     assert multiprocessing.active_children()
     results.close()
     assert not multiprocessing.active_children()
+
+
+def test_no_task_is_given_to_a_process_that_died(tmp_path):
+    found = dict(ProcessEngine(1).map(work, [4, 5], str(tmp_path)))
+    assert isinstance(found[4], Failure) and found[5] == 25
+
+
+def test_a_split_that_a_graph_of_one_s_own_lacks_is_refused_before_the_first_case(tmp_path):
+    data = tiny_graph()
+    last = data.train_mask.shape[1] - 1
+    with pytest.raises(SplitError, match=f"split {last + 1} does not exist; mine has splits 0 to"):
+        run_study({"mine": data}, ["gcn"], [last, last + 1], store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()

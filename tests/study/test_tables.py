@@ -34,7 +34,7 @@ from gnn_repair.results.averages import (
 )
 from gnn_repair.results.rendering import facts, number, own_text, paper_text, remark
 from gnn_repair.results.store import merge, pack
-from gnn_repair.results.tables import TABLES, published_cases
+from gnn_repair.results.tables import TABLES, _against, published_cases
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
 from tests.helpers.study.planted_records import make_record
 
@@ -602,3 +602,22 @@ def test_published_values_and_deviations_can_be_left_out():
     bare = RENDERERS["markdown"](without_spread(without_published(table)) for table in tables)
     assert "±" not in bare
     assert "| GCN | 55.0 |" in bare
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "digits", "won"),
+    [(80.04, 80.01, 1, 0), (80.06, 80.04, 1, 1), (80.04, 80.01, 2, 1), (80.0, 80.1, 1, 0)],
+)
+def test_wins_count_in_the_digits_that_are_printed(first, second, digits, won):
+    found = wins({PLACE: Figure(first, digits=digits)}, {PLACE: Figure(second, digits=digits)})
+    assert (found.value, found.count) == (won, 1)
+
+
+@pytest.mark.parametrize(("gain", "behind"), [(2.0, 0), (1.8, 0), (1.6, 1), (2.2, 0)])
+def test_behind_a_control_is_more_than_its_margin(gain, behind):
+    """The best control gains 2 points; which of them that is does not matter."""
+    controls = [{PLACE: Figure(value)} for value in (1.0, 2.0, -3.0)]
+    for turn in range(3):
+        sheet = _against({PLACE: Figure(gain)}, controls[turn:] + controls[:turn])
+        (mine, best, words) = sheet.rows[PLACE[1]]
+        assert (mine.value, best.value, words) == (gain, 2.0, f"{behind} of 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -538,3 +539,14 @@ def test_a_rival_that_is_better_by_chance_overrules_nothing():
     row = found.of("features")
     assert found.of("messages").over_frozen > row.over_frozen and row.clear and not row.overruled
     assert "graph hurts" in row.advice
+
+
+def test_advice_comes_by_what_each_kind_of_evidence_adds():
+    """Over what it is compared with, not over Frozen, where later rungs have more behind them."""
+    gains = {"messages": (3.0, 3.0), "labels": (5.0, 8.0), "smoothed": (4.0, 12.0)}
+    rows = [
+        replace(finding(gain, 2, name), over_frozen=over) for name, (gain, over) in gains.items()
+    ]
+    found = Findings(tuple(rows)).advice()
+    sizes = [float(re.search(r"worth ([\d.]+) points", line)[1]) for line in found]
+    assert sizes == [5.0, 4.0, 3.0]

@@ -273,3 +273,14 @@ def test_rows_of_nodes_that_were_not_exposed_are_nobody_s_probabilities(classes)
         else:
             found = kept_rows(told, exposure, "it")
             torch.testing.assert_close(found, told[:, list(nodes)].double())
+
+
+def test_copies_learn_the_same_from_the_part_of_a_large_graph(monkeypatch):
+    """Shares of the loss stand by recipient: they must be those of the same targets."""
+    repair = brief(gr.SetTranslation(hidden=6, dropout=0.0))
+    usual = fitted_crossed(repair)
+    monkeypatch.setattr("gnn_repair.repair.targets.LARGE", 0)
+    monkeypatch.setattr("gnn_repair.repair.targets.SHARE", 1.0)
+    found, exposure = fitted_crossed(repair), toy_exposure("sage")
+    torch.testing.assert_close(found.member_logits(exposure), usual.member_logits(exposure))
+    torch.testing.assert_close(found.out_of_fold(), usual.out_of_fold())
