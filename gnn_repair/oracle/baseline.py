@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ ROUNDING = 1e-12
 """Above what the difference of two shares rounds by, below one answer in any baseline."""
 LARGEST = 1 << 30
 """Bytes of a baseline that is read; ten million answers are smaller."""
+TRIED = 1000
+"""Choices of messages for a witness at most; with one message per sender there is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,25 +279,35 @@ def _holds(row: Mapping[Any, Any], tables: Tables, place: dict[int, int]) -> boo
     return _excludes(problem, row["rivals"], classes)
 
 
-def _senders(problem: Instance, tables: Tables, recipient: int) -> dict[tuple[int, int], int]:
-    """Where in the LP the term of each (group, source) is; the first of several."""
+def _senders(problem: Instance, tables: Tables, recipient: int) -> dict[tuple[int, int], list[int]]:
+    """Where in the LP the terms of each (group, source) are."""
     source, group = tables.origin(np.full(len(problem.terms), recipient), problem.terms)
-    pairs = list(zip(group.tolist(), source.tolist(), strict=True))
-    return {pair: i for i, pair in reversed(list(enumerate(pairs)))}
+    places: dict[tuple[int, int], list[int]] = {}
+    for i, pair in enumerate(zip(group.tolist(), source.tolist(), strict=True)):
+        places.setdefault(pair, []).append(i)
+    return places
 
 
-def _wins(problem: Instance, witness: list[list[Any]], senders: dict[tuple[int, int], int]) -> bool:
-    """Whether the old λ, brought to today's masses, still makes the class win."""
-    share = np.zeros(len(problem.terms))
-    for group, source, weight in witness:
-        if (group, source) not in senders or weight < 0:
-            return False
-        share[senders[group, source]] += weight
-    total = np.bincount(problem.group, share, len(problem.mass))
-    if ((total == 0) & (problem.mass > 0)).any():
+def _wins(
+    problem: Instance, witness: list[list[Any]], senders: dict[tuple[int, int], list[int]]
+) -> bool:
+    """Whether the old λ, brought to today's masses, still makes the class win.
+
+    A witness names senders: of several messages that one sends any may be meant, so all are tried.
+    """
+    weights = np.array([weight for *_, weight in witness])
+    if (weights < 0).any():
         return False
-    share *= (problem.mass / np.where(total == 0, 1, total))[problem.group]
-    return bool((problem.fixed + share @ problem.gaps).min() > REACHABLE)
+    meant = product(*(senders.get((group, source), []) for group, source, _ in witness))
+    for places in islice(meant, TRIED):
+        share = np.zeros(len(problem.terms))
+        np.add.at(share, np.array(places, np.int64), weights)
+        total = np.bincount(problem.group, share, len(problem.mass))
+        share *= (problem.mass / np.where(total == 0, 1, total))[problem.group]
+        full = (total > 0) | (problem.mass <= 0)
+        if full.all() and (problem.fixed + share @ problem.gaps).min() > REACHABLE:
+            return True
+    return False
 
 
 def _excludes(problem: Instance, rivals: list[list[Any]], classes: int) -> bool:

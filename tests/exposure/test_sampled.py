@@ -267,3 +267,13 @@ def test_labels_and_values_name_the_graphs_nodes(graph, tail, tmp_path) -> None:
 
 def replace_outputs(exposure):
     return replace(exposure, outputs="values")
+
+
+def test_stable_evidence_names_the_graphs_nodes(graph, model) -> None:
+    seeds = torch.tensor([31, 7, 55])
+    part, whole = gr.expose(model, batch_of(graph, seeds)), gr.expose(model, graph)
+    here = gr.stable_evidence(part, part.local(graph.y), part.recipients, threads=1)
+    there = gr.stable_evidence(whole, graph.y, seeds, threads=1)
+    assert [one.node for one in here] == [one.node for one in there] == seeds.tolist()
+    for mine, theirs in zip(here, there, strict=True):
+        assert sorted(mine.sources) == sorted(theirs.sources)

@@ -332,3 +332,21 @@ def test_proofs_of_a_member_are_tried_on_that_member(tmp_path):
     assert [len(broken(pair)) for pair in pairs] == [0, 2, 2, 0]
     for one, other in itertools.product(pairs, repeat=2):
         assert broken(one, other) == broken(one) + broken(other)
+
+
+@pytest.mark.parametrize("masses", [(0.5, 0.5), (0.25, 0.75), (1.0, 2.0)])
+@pytest.mark.parametrize("first", [[3, 3.5, 0], [3, 0, 0], [0, 3, 0]])
+@pytest.mark.parametrize("turned", [False, True])
+def test_messages_of_one_sender_are_told_apart(masses, first, turned):
+    """Two edges from one node to another, which say different things; a class may need both."""
+
+    def parallel(first, second):
+        rows = [second, first] if turned else [first, second]
+        exposure = exposed([*rows, *BEFORE[2:]], (*masses, 1.0, 0.5, 0.5))
+        return replace(exposure, sources=torch.zeros_like(exposure.sources))
+
+    same, other = parallel(first, [3, 0, 3.2]), parallel(first, [0, 1, 3.2])
+    found = solve(same, TRUE)
+    assert found.reachable[0] == (first[1] != 3) and compare(found, found, same).broken.empty
+    lost = found.reachable[0] and not solve(other, TRUE).reachable[0]
+    assert compare(found, found, other).broken["node"].tolist() == [0] * bool(lost)

@@ -602,7 +602,7 @@ def test_where_all_fail_a_failure_is_a_status(monkeypatch, exposure_solution, so
 @pytest.mark.parametrize("side", [-1, 1])
 @pytest.mark.parametrize("times", [0.0, 0.5, 0.9, 1.1, 4.0])
 def test_a_margin_within_its_rounding_of_the_threshold_decides_nothing(size, side, times):
-    margin = REACHABLE + side * times * 2 * lps.BLUR * size  # margin and bound are each off by a BLUR
+    margin = REACHABLE + side * times * 2 * lps.BLUR * size  # each is off by a BLUR
     proof = fallback.Proof(margin, size, margin, size, margin)
     assert proof.meets(fallback.ACCEPT)
     told = proof.doubt(fallback.ACCEPT)

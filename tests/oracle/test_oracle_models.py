@@ -36,7 +36,7 @@ from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle import reach, solve
-from gnn_repair.oracle.explainer import OracleExplainer
+from gnn_repair.oracle.explainer import OracleExplainer, _check_faithful
 
 # The oracle on exposures of trained models: the eight backbones and a PyG model.
 
@@ -469,3 +469,15 @@ def test_an_edge_of_one_group_is_masked_by_the_ratio_of_that_group(graph, monkey
     twice = graph.edge_index.repeat(1, 2), kinds.new_tensor([0, 1]).repeat_interleave(len(kinds))
     with pytest.raises(InputError):  # two groups of one pair of nodes are no mask of its edges
         explainer(graph.x, twice[0], target=graph.y, edge_type=twice[1])
+
+
+@pytest.mark.parametrize("seen", [np.nan, np.inf, 1.0])
+def test_a_masked_model_that_gives_other_numbers_or_none_is_refused(graph, seen):
+    torch.manual_seed(0)
+    exposure = expose(GCNConv(graph.num_features, 3).double(), graph, outputs="classes")
+    solution = solve(exposure, torch.zeros(graph.num_nodes, dtype=torch.long), [0, 1])
+    told = exposure.logits(solution.dense(exposure))[0, [0, 1]]
+    _check_faithful(told, exposure, solution)
+    told[1, 0] += seen
+    with pytest.raises(InputError, match="away from its reweighted self"):
+        _check_faithful(told, exposure, solution)

@@ -148,7 +148,8 @@ class ValueRange:
             if any(name.partition("/")[0] not in header for name in tensors):
                 raise InputError("it holds more than two ends")
             (low, frozen), (high, _) = (_read_end(header[e], tensors, e) for e in ("low", "high"))
-            if any((getattr(low, n) != getattr(high, n)).any() for n in ("node", "target")):
+            same = ("member", "node", "target")
+            if any((getattr(low, n) != getattr(high, n)).any() for n in same):
                 raise InputError("its two ends are not of the same outputs")
             return cls(low, high, frozen)
 

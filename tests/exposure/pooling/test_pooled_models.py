@@ -585,3 +585,24 @@ def test_pools_of_different_numbers_of_clusters_name_all_of_them(counts: tuple[i
     assert dict(found.names.senders)["cluster"] == 3 * graphs
     for (_, group), k in zip(frame.groupby("group", sort=False), counts, strict=True):
         assert group["source"].tolist() == list(range(k * graphs))
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-6, 1e-3])
+def test_weights_that_differ_a_little_are_not_tied(apart: float) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lins = nn.ModuleList([nn.Linear(5, 3), nn.Linear(5, 3)])
+
+        def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+            other = 1 + apart * torch.arange(len(x), dtype=x.dtype)[:, None].cos()
+            first, second = global_mean_pool(x, batch), global_add_pool(x * other, batch)
+            return self.lins[0](first) + self.lins[1](second)
+
+    torch.manual_seed(0)
+    exposure = gr.expose(Twice().double(), batch(2), outputs="classes")
+    if apart == 0:
+        assert exposure.tied().num_groups == 1
+    else:
+        with pytest.raises(InputError, match="no two groups"):
+            exposure.tied()

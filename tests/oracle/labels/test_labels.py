@@ -678,3 +678,15 @@ def test_a_range_is_the_best_that_any_round_attained_and_proved():
             assert end.margin[i] == pytest.approx(max(m for m, _ in told), abs=1e-9)
             assert end.bound[i] == pytest.approx(min(b for _, b in told), abs=1e-9)
     assert rounds > 1
+
+
+@pytest.mark.parametrize("name", ["member", "node", "target"])
+def test_two_ends_of_other_outputs_are_no_range(name, tmp_path):
+    ranges = gr.value_range(exposed_label_heads(nn.Linear(4, 2), "values"), torch.arange(3))
+    numbers = getattr(ranges.upper, name).copy()
+    numbers[0] += 1
+    ValueRange(ranges.lower, replace(ranges.upper, **{name: numbers}), ranges.frozen).save(
+        tmp_path / "ends"
+    )
+    with pytest.raises(InputError, match="not of the same outputs"):
+        ValueRange.load(tmp_path / "ends")
