@@ -28,7 +28,7 @@ types: .venv/.installed-dev
 	$(BIN)/mypy
 
 tests: .venv/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
