@@ -28,6 +28,7 @@ from gnn_repair.backbones import BACKBONES, train_backbone
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure.record import recorder
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.training import Budget
 from tests.campaigns.kinds import LINK_MODELS, LinkModel, cases, dense, judged, ones
@@ -729,3 +730,21 @@ def test_what_messages_contribute_is_in_double_precision_of_a_float32_model(conv
     torch.testing.assert_close(
         found, told[exposure.sources.long()].detach(), rtol=1e-13, atol=1e-13
     )
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", ["GCNConv", "GATConv", "SAGEConv", "APPNP"])
+def test_on_large_graphs_less_is_kept_and_the_exposure_is_the_same(kind, sparse, monkeypatch):
+    torch.manual_seed(0)
+    edges = torch.cat([torch.randint(20, (2, 60)), torch.arange(20).repeat(2, 1)], 1).unique(dim=1)
+    adjacency = torch.sparse_coo_tensor(edges.flip(0), torch.ones(edges.shape[1]), (20, 20))
+    graph = adjacency.coalesce().to_sparse_csr() if sparse else edges
+    last = pyg.APPNP(3, 0.1) if kind == "APPNP" else getattr(pyg, kind)(8, 8)
+    first = pyg.SAGEConv(5, 8)
+    model = pyg.Sequential("x, e", [(first, "x, e -> x"), nn.ReLU(), (last, "x, e -> x")]).eval()
+    data = {"x": torch.randn(20, 5), "e": graph}
+    exposures = [expose(model, data)]
+    monkeypatch.setattr(recorder, "KEPT_ALWAYS", 0)
+    exposures.append(expose(model, data))
+    for name in ("segments", "rows", "sources", "coefficients", "contributions", "fixed_logits"):
+        torch.testing.assert_close(*(getattr(one, name) for one in exposures))
