@@ -55,9 +55,9 @@ from gnn_repair.exposure.record.analysis import Analysis, Filters, FinalSite, sa
 from gnn_repair.exposure.record.build import (
     Block,
     Mixture,
+    SortedEntries,
     assemble,
     blocks_of,
-    by_recipient,
     context_of,
     frame_of_site,
     graph_starts,
@@ -609,18 +609,18 @@ class Exposing:
             assert subject.nodes is not None
             blocks, names = with_senders(blocks, subject.nodes)
         made: list[list[Mixture]] = []
-        orders: dict[int, Tensor | None] = {}  # heads share their entries
+        sorted_entries: dict[tuple[int, int], SortedEntries] = {}  # heads share theirs
         named = group_words(analysis, self.modules, blocks, subject.graph, pooled)
         for block, group in zip(blocks, named, strict=True):
-            if id(block.recipients) not in orders:
-                orders[id(block.recipients)] = by_recipient(block.recipients)
+            key = id(block.recipients), id(block.rows)
+            if key not in sorted_entries:
+                sorted_entries[key] = SortedEntries.of(block, size)
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
             weight = found.extracted.weight[:, torch.cat(columns)]
             given = analysis.record.steps[block.pieces[0].site.step].given
             context = context_of(block, size, values_of(given, found.kept), pooled, subject.graph)
-            order = orders[id(block.recipients)]
-            senders = names.count(self.spaces.total)
-            made.append(mixtures_of(block, group, weight, context, senders, order))
+            senders, entries = names.count(self.spaces.total), sorted_entries[key]
+            made.append(mixtures_of(block, group, weight, context, senders, entries))
         if subject.graph is not None:
             made = with_shared_contexts(made)
         own = set().union(*(site.sums | analysis.normalisers(site) for site in sites))
@@ -628,7 +628,7 @@ class Exposing:
         if self.graphs is not None:
             assert subject.nodes is not None
             starts = graph_starts(blocks, subject.nodes, self.graphs, field(subject.data, "batch"))
-        mixture, order_of_terms = assemble(
+        mixture = assemble(
             [mixture for several in made for mixture in several],
             channels,
             origin=type(self.model).__name__,
@@ -646,7 +646,8 @@ class Exposing:
             held=self._held(analysis, own),
         )
         pairs = zip(blocks, made, strict=True)
-        replay = Replay.of(self.model, self.run, found, pairs, order_of_terms, logits.dtype, still)
+        segments = mixture.segments
+        replay = Replay.of(self.model, self.run, found, pairs, segments, logits.dtype, still)
         return mixture, replay
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:

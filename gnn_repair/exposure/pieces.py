@@ -195,7 +195,17 @@ def mixture_of(terms: Pattern, coefficients: Tensor, contributions: Tensor) -> T
     """
     members, rows, classes = contributions.shape
     table = contributions.transpose(0, 1).reshape(rows, members * classes)
-    mixed = mix(terms, coefficients.to(table.dtype).t().contiguous(), table)
+    count, each = terms.num_rows, 1 + terms.indices.numel() // max(1, terms.num_rows)
+    parts = [*slices(count, each * table.shape[1])]
+    if len(parts) == 1 or coefficients.requires_grad or table.requires_grad:
+        mixed = mix(terms, coefficients.to(table.dtype).t().contiguous(), table)
+    else:
+        mixed = table.new_empty(count, table.shape[1])
+        for some in parts:
+            starts = terms.indptr[some.start : some.stop + 1]
+            cut = slice(int(starts[0]), int(starts[-1]))
+            few = Pattern(starts - starts[0], terms.indices[cut], rows)
+            mixed[some] = mix(few, coefficients[:, cut].to(table.dtype).t().contiguous(), table)
     return mixed.view(-1, members, classes).transpose(0, 1)
 
 

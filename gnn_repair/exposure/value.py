@@ -252,10 +252,14 @@ class Exposure:
         lengths = self.segments.diff()
         if lengths.numel() == 0:  # no recipients at all
             return self.segments.new_zeros((len(coefficients), 0, self.num_groups)).double()
-        total = torch.segment_reduce(
-            coefficients.double().t().contiguous(), "sum", lengths=lengths, axis=0, initial=0.0
-        )
-        return total.t().reshape(-1, self.num_recipients, self.num_groups)
+        sums = []
+        for some in slices(lengths.numel(), 1 + self.num_terms // lengths.numel()):
+            terms = slice(int(self.segments[some.start]), int(self.segments[some.stop]))
+            shown = coefficients[:, terms].double().t().contiguous()
+            sums.append(
+                torch.segment_reduce(shown, "sum", lengths=lengths[some], axis=0, initial=0.0)
+            )
+        return torch.cat(sums).t().reshape(-1, self.num_recipients, self.num_groups)
 
     @cached_property
     def aggregate(self) -> Exposure:

@@ -581,16 +581,18 @@ def least_changes(found: Reach, exposure: Exposure, *, others: bool = True) -> C
     can, decided = found.classes.reachable[rows], found.classes.decided[rows]
     share, bound = np.full(can.shape, np.inf), np.where(decided, np.inf, 0.0)
     answers: dict[tuple[int, int], Any] = {}
-    for c in range(can.shape[1]):
-        asked = np.flatnonzero(can[:, c] & (predicted != c) & (others | (true == c)))
+    for wanted in np.arange(can.shape[1]) if others else [true]:  # each error's class, together
+        classes = np.broadcast_to(wanted, true.shape)
+        asked = np.flatnonzero(can[np.arange(len(can)), classes] & (predicted != classes))
         if not len(asked):
             continue
         mask = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
         mask[node[asked], member[asked]] = True
-        target = torch.full((exposure.num_nodes,), c)
+        target = torch.full((exposure.num_nodes,), -1)
+        target[node[asked]] = torch.from_numpy(classes[asked])
         nearest: Sequence[Any] = nearest_reweighting(exposure, target, mask)
         # In the order of members and nodes, as the rows are.
-        for i, one in zip(asked.tolist(), nearest, strict=True):
+        for i, c, one in zip(asked.tolist(), classes[asked].tolist(), nearest, strict=True):
             known = one.status in (MOVED, ALREADY)
             share[i, c] = one.share if known else np.inf
             bound[i, c] = one.bound / one.mass if known else 0.0

@@ -62,7 +62,7 @@ from gnn_repair.exposure.record.replay import (
     excused,
     giving,
     largest_gap,
-    random_mixed,
+    random_admissible,
     relative_gap,
     residual_limit,
 )
@@ -455,11 +455,12 @@ class _LinkExposing(Exposing):
         """
         gaps, frozen, nodes = list[float](), logits.double(), replay.nodes
         for seed in range(2 if self.decoding.second_ways else 3):
-            drawn, tested = random_mixed(nodes, seed), torch.ones(len(frozen), dtype=torch.bool)
+            drawn = random_admissible(nodes, seed, corners=0.5)
+            tested = torch.ones(len(frozen), dtype=torch.bool)
             if seed == 2:
                 tested, moving = replay.apart()
-                drawn = torch.where(moving, drawn, nodes.coefficients[0].double())
-            given = drawn[replay.terms].to(nodes.coefficients.dtype).unsqueeze(0)
+                drawn = torch.where(moving, drawn, nodes.coefficients[0])
+            given = drawn[replay.terms].unsqueeze(0)
             expected = exposure.logits(given)[0]
             expected = expected.sigmoid() if off else expected
             seen = replay.of_nodes(drawn, whole=seed == 2)

@@ -85,17 +85,13 @@ class Mixture:
         return mix(self.pattern, coefficients.to(self.states.dtype) * self.sign, self.states)
 
 
-def assemble(
-    mixtures: Sequence[Mixture], logits: Tensor, **about: Any
-) -> tuple[Exposure, Tensor | None]:
-    """The exposure, and the place in it of each term of the mixtures one after the other.
+def assemble(mixtures: Sequence[Mixture], logits: Tensor, **about: Any) -> Exposure:
+    """The exposure whose groups are these mixtures.
 
-    The place is None where terms kept their order (one group). ``logits``: what β and the mixture
-    add up to, [N, C]; ``about``: the exposure's other fields.
+    ``logits``: what β and the mixture add up to, [N, C]; ``about``: the exposure's other fields.
     """
     messages, state, starts = _contexts([mixture.context for mixture in mixtures])
-    segments, order = _layout(mixtures)
-    rows, alpha = _terms(mixtures, order)
+    segments, rows, alpha = _terms(mixtures)
     tables = [mixture.contributions for mixture in mixtures]
     mixed = sum(mixture.total(table) for mixture, table in zip(mixtures, tables, strict=True))
     contributions = _joined(tables).unsqueeze(0)
@@ -105,7 +101,7 @@ def assemble(
         torch.arange(len(m.states), dtype=torch.int32, device=rows.device) + start
         for m, start in zip(mixtures, starts, strict=True)
     ]
-    exposure = derived_exposure(
+    return derived_exposure(
         groups=tuple(mixture.group for mixture in mixtures),
         recipients=torch.arange(logits.shape[0], device=logits.device),
         segments=segments,
@@ -120,15 +116,35 @@ def assemble(
         sources=torch.cat([mixture.senders for mixture in mixtures]),
         **about,
     )
-    return exposure, order
 
 
-def _terms(mixtures: Sequence[Mixture], order: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Table rows and coefficients of all terms, in the exposure's order."""
-    offsets = [0, *accumulate(len(mixture.states) for mixture in mixtures)]
-    rows = _joined([m.rows + o if o else m.rows for m, o in zip(mixtures, offsets, strict=False)])
-    coefficients = _joined([mixture.coefficients for mixture in mixtures])
-    return (rows, coefficients) if order is None else (rows[order], coefficients[order])
+def _terms(mixtures: Sequence[Mixture]) -> tuple[Tensor, Tensor, Tensor]:
+    """Segments [N·G + 1], and the table rows and coefficients of all terms."""
+    lengths = torch.stack([mixture.indptr.diff() for mixture in mixtures], dim=1).view(-1)
+    segments = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    if len(mixtures) == 1:
+        return segments, mixtures[0].rows, mixtures[0].coefficients
+    rows, alpha = (getattr(mixtures[0], n).new_empty(int(segments[-1])) for n in TERM_NUMBERS)
+    first = 0
+    for g, mixture in enumerate(mixtures):
+        places = places_of_group(segments, g, len(mixtures))
+        rows[places] = mixture.rows + first
+        alpha[places] = mixture.coefficients
+        first += len(mixture.states)
+    return segments, rows, alpha
+
+
+TERM_NUMBERS = ("rows", "coefficients")
+
+
+def places_of_group(segments: Tensor, group: int, groups: int) -> Any:
+    """Where the terms of one group lie among all, in order of recipients."""
+    if groups == 1:
+        return slice(None)
+    lengths = segments.diff()[group::groups]
+    before = lengths.cumsum(0) - lengths
+    places = torch.repeat_interleave(segments[group:-1:groups] - before, lengths)
+    return places.add_(torch.arange(len(places), device=places.device))
 
 
 def _settled(table: Tensor) -> Tensor:
@@ -141,21 +157,6 @@ def _settled(table: Tensor) -> Tensor:
 def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
     """Concatenated; a single part is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def _layout(mixtures: Sequence[Mixture]) -> tuple[Tensor, Tensor | None]:
-    """Segments [N·G + 1] and the order that brings concatenated terms into them."""
-    lengths = torch.stack([mixture.indptr.diff() for mixture in mixtures], dim=1).view(-1)
-    segments = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    if len(mixtures) == 1:
-        return segments, None
-    order, start = torch.empty(int(segments[-1]), dtype=torch.long, device=segments.device), 0
-    for g, mixture in enumerate(mixtures):
-        terms = torch.arange(mixture.rows.numel(), device=segments.device)
-        first = segments[g : -1 : len(mixtures)] - mixture.indptr[:-1]
-        order[torch.repeat_interleave(first, mixture.indptr.diff()) + terms] = terms + start
-        start += len(terms)
-    return segments, order
 
 
 def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
@@ -595,39 +596,59 @@ def joined_blocks(left: Block, right: Block) -> Block:
 # Groups ------------------------------------------------------------------------------------------
 
 
-def by_recipient(recipients: Tensor) -> Tensor | None:
-    """[T] the order that sorts entries by recipient; None: they are sorted."""
-    if bool((recipients[1:] >= recipients[:-1]).all()):
-        return None
-    return torch.argsort(recipients, stable=True)
+@dataclass(frozen=True, eq=False)
+class SortedEntries:
+    """A block's entries by recipient: what blocks of several heads share."""
+
+    order: Tensor | None
+    """[T]; None: they are sorted."""
+    rows: Tensor
+    """[T] int32: the state behind each."""
+    indptr: Tensor
+    """[N + 1]."""
+
+    @classmethod
+    def of(cls, block: Block, recipients: int) -> SortedEntries:
+        """The entries of a block."""
+        given, order, rows = block.recipients, None, block.rows.int()
+        if not bool((given[1:] >= given[:-1]).all()):
+            order = torch.argsort(given, stable=True)
+            rows = rows[order]
+        return cls(order, rows, _starts(given, recipients))
+
+
+def _starts(recipients: Tensor, count: int) -> Tensor:
+    """[N + 1] where each recipient's entries start, once they are sorted."""
+    counts = torch.bincount(recipients, minlength=count)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def mixtures_of(
-    block: Block, group: Group, weight: Tensor, context: Context, nodes: int, order: Tensor | None
+    block: Block, group: Group, weight: Tensor, context: Context, nodes: int, entries: SortedEntries
 ) -> list[Mixture]:
     """One group for each sign of the coefficients; entries with coefficient 0 are no terms, except
     in linear attention.
-
-    ``order``: of the block's entries, see :func:`by_recipient`.
     """
-    lowest = float(block.coefficients.min()) if len(block.coefficients) else 0.0
+    alpha, order = block.coefficients.to(block.states.dtype), entries.order
+    alpha = alpha if order is None else alpha[order]
+    lowest = float(alpha.min()) if len(alpha) else 0.0
     signed, linear = lowest < 0, block.pieces[0].site.reduction.across is not None
     found = []
     for sign in (1, -1) if signed else (1,):
-        entries: Any = slice(None) if order is None else order
+        coefficients, rows, indptr = alpha, entries.rows, entries.indptr
         if signed or (lowest == 0 and not linear):
-            there = block.coefficients * sign > 0
-            entries = there.nonzero().view(-1) if order is None else order[there[order]]
-        coefficients = block.coefficients[entries].to(block.states.dtype)
+            kept = (alpha * sign > 0).nonzero().view(-1)
+            coefficients, rows = alpha[kept], rows[kept]
+            there = block.recipients[kept if order is None else order[kept]]
+            indptr = _starts(there, len(context.state))
         if signed and not coefficients.numel():
             continue
-        counts = torch.bincount(block.recipients[entries], minlength=len(context.state))
         behind = _sender_of_states(block, nodes)
         found.append(
             Mixture(
                 group=_signed_group(group, sign) if signed else group,
-                indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-                rows=block.rows[entries].int(),
+                indptr=indptr,
+                rows=rows,
                 coefficients=coefficients if sign > 0 else -coefficients,
                 sign=sign,
                 states=block.states.contiguous(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -16,13 +17,14 @@ from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.heads.building import Frame
 from gnn_repair.exposure.heads.head import Extracted
 from gnn_repair.exposure.heads.tracer import Tracer
-from gnn_repair.exposure.pieces import EXACT, centre
+from gnn_repair.exposure.pieces import EXACT, centre, slices
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite
 from gnn_repair.exposure.record.build import (
     Block,
     Mixture,
     SiteChannels,
     frame_of_site,
+    places_of_group,
     wanted_values,
 )
 from gnn_repair.exposure.record.recorder import (
@@ -398,10 +400,10 @@ Substitutes = Mapping[int, Callable[..., Any]]
 
 @dataclass(frozen=True, eq=False)
 class ReplayPart:
-    """Some channels of a site, and the groups whose terms make them."""
+    """Some channels of a site, and the groups whose terms make them, with their numbers."""
 
     piece: SiteChannels
-    groups: tuple[tuple[Mixture, slice], ...]
+    groups: tuple[tuple[Mixture, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,32 +414,28 @@ class Replay:
     forward: Callable[[], Tensor]
     record: Record
     parts: tuple[ReplayPart, ...]
-    """Every site's channels with their groups, and where these groups' terms lie among all."""
+    """Every site's channels with their groups."""
     values: dict[int, Tensor]
     """What sites hold, by value."""
     held: dict[int, tuple[Tensor, ...]]
     """By operation: what it gives, whatever the messages."""
-    order: Tensor | None
-    """The place of each term of the mixtures among the exposure's."""
-    count: int
+    segments: Tensor
+    """[N·G + 1]: the exposure's."""
     dtype: torch.dtype
     versions: tuple[int, ...]
 
     @staticmethod
     def of(
         model: nn.Module, forward: Callable[[], Tensor], found: Captured,
-        made: Iterable[tuple[Block, Sequence[Mixture]]], order: Tensor | None, dtype: torch.dtype,
+        made: Iterable[tuple[Block, Sequence[Mixture]]], segments: Tensor, dtype: torch.dtype,
         held: Sequence[int],
     ) -> Replay:  # fmt: skip
         """The replay of what was built: blocks with their groups, and operations that are held."""
         record, kept = found.analysis.record, found.kept
-        parts, start = list[ReplayPart](), 0
+        parts, numbers = list[ReplayPart](), count()
         for block, mixtures in made:
-            mine = []
-            for mixture in mixtures:
-                mine.append((mixture, slice(start, start + mixture.rows.numel())))
-                start += mixture.rows.numel()
-            parts += [ReplayPart(piece, tuple(mine)) for piece in block.pieces]
+            mine = tuple((mixture, next(numbers)) for mixture in mixtures)
+            parts += [ReplayPart(piece, mine) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
         for number, value in found.beside.items():
@@ -445,7 +443,7 @@ class Replay:
             if len(record.steps[place].outs) == 1:
                 still.setdefault(place, (value,))
         return Replay(
-            model, forward, record, tuple(parts), values, still, order, start, dtype,
+            model, forward, record, tuple(parts), values, still, segments, dtype,
             versions_of(model),
         )  # fmt: skip
 
@@ -468,17 +466,15 @@ class Replay:
 
     def _instead(self, coefficients: Tensor) -> dict[int, Substitute]:
         """By operation: what is done in its place."""
-        if not isinstance(coefficients, Tensor) or coefficients.numel() != self.count:
-            raise InputError(f"replay needs one coefficient for each of {self.count} terms, [T]")
-        placed = coefficients.reshape(-1).to(next(iter(self.values.values())).device, self.dtype)
-        if self.order is not None:
-            given, placed = placed, torch.empty_like(placed)
-            placed[self.order] = given
+        terms = int(self.segments[-1])
+        if not isinstance(coefficients, Tensor) or coefficients.numel() != terms:
+            raise InputError(f"replay needs one coefficient for each of {terms} terms, [T]")
+        given = coefficients.reshape(-1).to(self.segments.device, self.dtype)
         instead = {place: self._giving(place, kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
             if not site.readers:  # otherwise one term per recipient, so that nothing can change
                 mine = [part for part in self.parts if part.piece.site is site]
-                instead[self.record.values[site.value].step] = self._summing(site, mine, placed)
+                instead[self.record.values[site.value].step] = self._summing(site, mine, given)
         return instead
 
     def _giving(self, place: int, kept: Sequence[Tensor]) -> Substitute:
@@ -508,11 +504,12 @@ class Replay:
             self.forward()
         return found[0] if found else None
 
-    def _summing(self, site: FinalSite, mine: Sequence[ReplayPart], placed: Tensor) -> Substitute:
+    def _summing(self, site: FinalSite, mine: Sequence[ReplayPart], given: Tensor) -> Substitute:
         """The sum of reweighted messages: base + Σ ± λ h, laid out as the model lays it out."""
         value, place = self.values[site.value], self.record.values[site.value].step
         step = self.record.steps[place]
         reads = frozenset(step.reads) - {site.base}
+        groups = 1 + max(number for part in self.parts for _, number in part.groups)
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             several = len(func._schema.returns) > 1  # the sums, and what belongs to them
@@ -531,8 +528,9 @@ class Replay:
                 flat[part.piece.at(rows)] = start[part.piece.at(rows)]
             for part in mine:
                 at, rest = part.piece.at(rows), part.piece.rest
-                for mixture, terms in part.groups:
-                    flat[at] += mixture.value(placed[terms])[own][:, part.piece.columns]
+                for mixture, number in part.groups:
+                    terms = places_of_group(self.segments, number, groups)
+                    flat[at] += mixture.value(given[terms])[own][:, part.piece.columns]
                 if rest is not None:
                     flat[at] += rest[own]
             target.copy_(site.laid_out(flat, value.shape).reshape(target.shape))
@@ -564,44 +562,38 @@ def versions_of(model: nn.Module) -> tuple[int, ...]:
 
 
 FEW = 1 << 10
-"""Groups of recipients up to which two draws are made: one holds some of them at a corner and the
-others inside."""
+"""Groups of recipients up to which two draws are made: each holds about half of them at a corner
+and the others inside."""
 ROUNDINGS = 16
 """Roundings of the largest logit that a certificate allows beside what moved."""
 
 
-def random_admissible(exposure: Exposure, seed: int) -> Tensor:
-    """Random λ ≥ 0 [T] with every group's mass: m_g times shares drawn anew."""
-    shape = (1, exposure.num_terms)
-    draws = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def random_admissible(exposure: Exposure, seed: int, corners: float = 0.0) -> Tensor:
+    """Random λ ≥ 0 [T] with every group's mass, in the model's precision.
+
+    Args:
+        exposure: whose groups.
+        seed: of the draw.
+        corners: the share of groups whose whole mass is given to one of their terms.
+    """
+    generator, lengths = torch.Generator().manual_seed(seed), exposure.segments.diff()
+    alpha = exposure.coefficients
+    draws = torch.rand(exposure.num_terms, generator=generator, dtype=alpha.dtype)
     # Powers spread the shares, so that single terms come to dominate some of the groups.
     # The smallest share is a thousandth of the largest: no term is left untried.
-    draws = draws.pow_(3).add_(1e-3).to(exposure.coefficients.device)
-    ratio = exposure.mass / exposure.masses(draws).clamp(min=torch.finfo(torch.float64).tiny)
-    return draws.view(-1).mul_(torch.repeat_interleave(ratio.view(-1), exposure.segments.diff()))
-
-
-def random_vertex(exposure: Exposure, seed: int) -> Tensor:
-    """λ [T] that gives a group's whole mass to one of its terms, drawn for every group."""
-    lengths = exposure.segments.diff()
-    generator = torch.Generator().manual_seed(seed)
-    shares = torch.rand(lengths.numel(), generator=generator, dtype=torch.float64)
-    offset = (shares.to(lengths.device) * lengths).long().clamp(max=lengths - 1)
-    present = lengths > 0
-    out = exposure.coefficients.new_zeros(exposure.num_terms, dtype=torch.float64)
-    out[(exposure.segments[:-1] + offset)[present]] = exposure.mass.view(-1)[present]
-    return out
-
-
-def random_mixed(exposure: Exposure, seed: int) -> Tensor:
-    """λ [T] that is inside the polytope in some groups and at a corner in the others."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = exposure.segments.diff()
-    inside = torch.rand(lengths.numel(), generator=generator).to(lengths.device) < 0.5
-    corner = random_vertex(exposure, seed)
-    return torch.where(
-        torch.repeat_interleave(inside, lengths), random_admissible(exposure, seed), corner
-    )
+    draws = draws.pow_(3).add_(1e-3).to(alpha.device)
+    chosen, place = torch.rand(2, lengths.numel(), generator=generator).to(lengths.device)
+    at_corner = (chosen < corners) & (lengths > 0)
+    offset = (place.double() * lengths).long().minimum(lengths - 1)
+    mass = exposure.mass.view(-1)
+    for some in slices(lengths.numel(), 1 + exposure.num_terms // max(1, lengths.numel())):
+        first, last = (int(exposure.segments[place]) for place in (some.start, some.stop))
+        shares, group = draws[first:last], torch.repeat_interleave(lengths[some])
+        shares.masked_fill_(at_corner[some][group], 0)
+        shares[(exposure.segments[:-1] + offset)[some][at_corner[some]] - first] = 1
+        total = torch.zeros_like(mass[some]).index_add_(0, group, shares.double())
+        shares.mul_((mass[some] / total)[group].to(alpha.dtype))
+    return draws
 
 
 def certify(
@@ -612,14 +604,10 @@ def certify(
 ) -> float:
     """Largest difference of model and exposure over random λ and vertices, beside what moved."""
     mixture = exposure.aggregate
-    draws = [
-        random_mixed(mixture, seed) for seed in range(2 if mixture.segments.numel() <= FEW else 1)
-    ]
     gaps, frozen = list[float](), logits.double()
     frozen = centre(frozen) if shifted else frozen
-    for draw in draws:
-        # The model sees λ in its own precision, and so must the prediction.
-        coefficients = draw.to(mixture.coefficients.dtype)
+    for seed in range(2 if mixture.segments.numel() <= FEW else 1):
+        coefficients = random_admissible(mixture, seed, corners=0.5)
         seen = replay(coefficients).double()
         expected = exposure.logits(coefficients.unsqueeze(0))[0]
         if shifted:
