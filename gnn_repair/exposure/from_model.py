@@ -5,6 +5,7 @@ Record a run, analyse it, run again to capture, build the mixture, certify it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -107,6 +108,8 @@ from gnn_repair.exposure.state import (
 )
 from gnn_repair.exposure.value import Exposure, HeldPart
 
+STRUCTURE = re.compile(r"edge|adj|batch|graph|type|index|idx|ptr|_id$|time|year")
+"""Whole numbers of nodes that belong to the graph; others, as labels, are features."""
 WHOLE_MESSAGES: set[type[nn.Module]] = set()
 """Convolutions whose messages are terms as they are, α = 1 per message, whatever multiplies them:
 where the weights of a convolution of your own belong to what is sent, add its class."""
@@ -345,9 +348,12 @@ class Exposing:
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
         named = name == "x" or name.endswith(".x")
         matrix = value.layout != torch.strided or (square and not named)
-        if value.layout == torch.strided and not value.is_floating_point():
-            return KnownTensor(name, False, space, ends)
         plain = name.rpartition(".")[2]
+        if value.layout == torch.strided and not value.is_floating_point():
+            whole = value.dtype not in (torch.bool, torch.complex64, torch.complex128)
+            numbers = whole and bool(shape) and shape[0] in counts and not STRUCTURE.search(plain)
+            space = self.spaces.only(shape[0]) if numbers and space is None else space
+            return KnownTensor(name, numbers and ends is None, space, ends)
         edges = plain.startswith("edge") or plain in ("adj", "adj_t")
         rows = bool(shape) and shape[0] in counts and not matrix and not edges
         space = space if space is not None else self.spaces.only(shape[0]) if rows else None
@@ -545,8 +551,9 @@ class Exposing:
             operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
         extracted = affine_start(operations, plan.width, device)
         return Captured(
-            analysis, sites, capture.kept, plan.offsets, extracted, shifted, capture.beside
-        )
+            analysis, sites, capture.kept, plan.offsets, extracted, shifted, capture.beside,
+            capture.added,
+        )  # fmt: skip
 
     @staticmethod
     def check_same(output: Tensor, logits: Tensor) -> None:
@@ -584,10 +591,8 @@ class Exposing:
         try:
             return mixture.with_head(head, frozen, replay=replay), replay
         except InputError as error:
-            told = coarse_words(found.analysis.record) or (
-                f"the same sums in another order change them, for {logits.dtype} is too coarse for "
-                "what the model computes; pass model.double() and double data"
-            )
+            divided = "of the head holds NaN" in str(error) and INFINITE
+            told = divided or coarse_words(found.analysis.record) or DISAGREES.format(logits.dtype)
             raise ExposureRefused(f"{error}: {told}") from error
 
     def _mixture(
@@ -798,7 +803,8 @@ def held_parts(
     for place in sorted({*beside, *within} - set(own)):
         step = analysis.record.steps[place]
         names = found.setdefault((where(step.module), place in beside), [])
-        name = "item" if step.looks else step.name  # of which there are several kinds
+        how = " ".join(a for a in step.args if isinstance(a, str))  # such as amax
+        name = "item" if step.looks else f"{step.name} {how}".rstrip()
         if name not in names:
             names.append(name)
     return tuple(HeldPart(title, tuple(names), near) for (title, near), names in found.items())
@@ -936,6 +942,15 @@ def broken_words(step: RecordedStep, where: Callable[[str], str], dtype: torch.d
         f"{where(step.module)} leaves the numbers that `{step.name}` is made for, or overflows "
         f"{dtype}; clamp what it reads, or pass model.double() and double data"
     )
+
+
+INFINITE = (
+    "what follows the sums divides by zero at some nodes, as those without messages; clamp it"
+)
+DISAGREES = (
+    "the same sums in another order change them, for {} is too coarse for what the model computes; "
+    "pass model.double() and double data"
+)
 
 
 def coarse_words(record: Record) -> str:

@@ -506,7 +506,7 @@ def test_what_is_no_sum_is_held_as_the_model_has_it() -> None:
     data = graph_contributions()
     exposure = expose(model, data)
     assert exposure.head is None
-    assert "held as it is: the forward of SAGEConv (scatter_reduce)" in str(exposure)
+    assert "held as it is: the forward of SAGEConv (scatter_reduce amax)" in str(exposure)
     lam, ratio = reweighted(exposure)
     source, target = data.edge_index
     sent = data.x[source] * ratio[0, target, source].unsqueeze(1)
@@ -551,7 +551,7 @@ def test_a_tail_after_held_parts_is_replayed_with_them() -> None:
     data = graph_contributions()
     exposure = expose(Model().double(), data)
     assert exposure.head is not None
-    assert "held as it is: `conv` (PNAConv) (scatter_reduce)" in str(exposure)
+    assert "held as it is: `conv` (PNAConv) (scatter_reduce amax)" in str(exposure)
     draw = torch.rand(1, exposure.num_terms, generator=torch.Generator().manual_seed(3)).double()
     lengths = exposure.segments.diff()
     scale = (exposure.mass / exposure.masses(draw).clamp(min=1e-300)).view(-1)

@@ -366,7 +366,7 @@ def test_what_mixes_nodes_beside_the_final_sums_is_named() -> None:
     assert [(str(part), part.beside) for part in exposure.held] == [
         ("`conv1` (GCNConv) (scatter_add)", False), ("the forward of Beside (amax)", True),
     ]  # fmt: skip
-    assert exposure.scope == "model with the forward of Beside held"
+    assert exposure.scope == "model with the forward of Beside (amax) held"
     assert str(exposure).count("held as it is: the forward of Beside (amax)") == 1
 
 

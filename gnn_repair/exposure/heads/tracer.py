@@ -328,10 +328,21 @@ class Tracer(TorchDispatchMode):
         """A tracer of aggregates that the run itself makes; see :meth:`adopt`."""
         return cls(torch.empty(1, 1, device=device).expand(nodes, width), where)
 
-    def adopt(self, tensor: Tensor, place: tuple[Frame, int]) -> None:
-        """From here on a tensor is part of the aggregate, its channels from a number on."""
+    def adopt(self, tensor: Tensor, place: tuple[Frame, int], base: Tensor | None = None) -> None:
+        """From here on a tensor is part of the aggregate, its channels from a number on.
+
+        ``base``: what messages reach as well, and the aggregate's part was added to.
+        """
         frame, first = place
-        self._remember(tensor, frame.traced(0, self.builder.device, first))
+        state: Any = frame.traced(0, self.builder.device, first)
+        if base is None:
+            self._remember(tensor, state)
+            return
+        part = tensor - base
+        self._remember(part, state)
+        with self:
+            state = self._state(base + part)
+        self._overwrite(tensor, state)
 
     def flat_of(self, tensor: Tensor) -> int | None:
         """The head's value that holds a tensor of the run; None where no message reaches it."""

@@ -37,6 +37,8 @@ NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square"
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
 ONES = {"ones", "ones_like", "new_ones"}
 FILLED = {"full", "full_like", "new_full", "fill"}
+MOVERS = GATHERS | {"roll", "flip", "cat", "gather", "index_copy", "scatter", "sort", "index_put"}
+"""Operations that may put a row where another was."""
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
 LINEAR_ATTENTION = 1 << 25
 """Weights of linear attention, N² per head, up to which they are formed; beyond, it is held."""
@@ -381,7 +383,8 @@ class Analysis:
                 found.add(place)  # a node's row beside the pooled ones
                 return ()
             if any(own > 1 for own, _ in known) and all(count(read) < 2 for read in step.reads):
-                found.add(place)
+                moved = (p for p in self.above(step.reads) if self.record.steps[p].name in MOVERS)
+                found.add(max(moved, default=place))
             return step.reads
 
         list(self.behind([self.record.output], follow))
@@ -432,16 +435,22 @@ class Analysis:
                 )
 
     def looked_at(self) -> list[int]:
-        """Operations that show Python numbers of nodes; what it does with them is not recorded.
-
-        Whole numbers are counts and sizes.
-        """
+        """Operations that show Python numbers of nodes; what it does with them is not recorded."""
         return [
             place for place, step in enumerate(self.record.steps)
-            if step.looks and not self._only_finite(step)
-            and any(self.value(n).floating or self.value(n).dtype == torch.bool for n in step.reads)
+            if step.looks and not self._only_finite(step) and not self._is_size(step)
             and any(self.value(number).rows for number, _ in self.behind(step.reads))
         ]  # fmt: skip
+
+    def _is_size(self, step: RecordedStep) -> bool:
+        """Whether what is looked at are whole numbers of rows that were picked, as a pool does."""
+
+        def follow(place: int) -> Iterable[int]:
+            return [n for n in self.record.steps[place].reads if not self.value(n).floating]
+
+        whole = not any(self.value(number).floating for number in step.reads)
+        steps = [self.record.steps[p] for _, p in self.behind(step.reads, follow) if p >= 0]
+        return whole and any(one.name in GATHERS or one.name == "sort" for one in steps)
 
     def _only_finite(self, step: RecordedStep) -> bool:
         """Whether what is looked at only says that numbers are finite, which all of them are."""
@@ -761,6 +770,14 @@ class FinalSite:
         """[rows, channels] of a tensor that is laid out as the sum."""
         moved = value.unsqueeze(0) if self.axis is None else value.movedim(self.axis, 0)
         return moved.reshape(len(moved), -1)
+
+    def of_base(self, base: Tensor, shape: Sequence[int]) -> Tensor:
+        """What the sum is added to, as it enters the value."""
+        base = base.expand(tuple(shape)) * self.reduction.of_base
+        if not self.reduction.more or self.axis is None:
+            return base
+        counts = self.reduction.counts(base)
+        return base / counts.view([-1 if a == self.axis else 1 for a in range(base.dim())])
 
     def laid_out(self, flat: Tensor, shape: torch.Size) -> Tensor:
         """The tensor behind what :meth:`flat` gives."""
@@ -1170,7 +1187,7 @@ def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
         pairs += [(left.matrix, right.matrix), (left.across, right.across)]
     else:
         forms = [
-            (p.scale, p.table is None, r.mean, [f.inverse for f in p.factors])
+            (p.scale, p.table is None, r.mean, r.more, [f.inverse for f in p.factors])
             for p, r in ((mine, left), (theirs, right))
         ]
         if forms[0] != forms[1] or not alike(left.recipients, right.recipients):

@@ -334,7 +334,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
     counts = None
     if reduction.mean:
-        counts = torch.bincount(recipients, minlength=reduction.size).to(states.dtype)[recipients]
+        counts = reduction.counts(states)[recipients]
     kinds = reduction.relations
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.library import _scoped_library, fallthrough_kernel
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import Linear, MessagePassing
@@ -371,7 +372,7 @@ class Recorder(TorchDispatchMode):
         self.device = made_on(device)
         """Where index tensors are made."""
         self.sets: dict[int, Tensor] = {}
-        """Nodes of several types one after another in one tensor, by how many they are."""
+        """All nodes in one tensor, by how many rows it has; −1: none, as a virtual node."""
         self.store = ValueStore(self.record, spaces.total)
 
     # Values ------------------------------------------------------------------------------------
@@ -397,9 +398,9 @@ class Recorder(TorchDispatchMode):
             structural = tensor.layout != torch.strided or square or not shape
             space = self.spaces.only(shape[0]) if shape and floating and not structural else None
             leaf = KnownTensor("", floating and not structural, space, both=square)
-        value = Value(shape, -1, leaf.live and floating, name=leaf.name, kept=tensor)
+        value = Value(shape, -1, leaf.live, name=leaf.name, kept=tensor)
         value.dtype = tensor.dtype
-        if tensor.layout == torch.strided and floating and shape:
+        if tensor.layout == torch.strided and (floating or leaf.live) and shape:
             with self.device:
                 if leaf.both and square:
                     value.rows = (self.rows(shape, 0), self.rows(shape, 1))
@@ -435,7 +436,8 @@ class Recorder(TorchDispatchMode):
         if space is None:
             space = self.spaces.only(size)
         if space is None and size in self.sets:
-            return NodeRows(along_axis(self.sets[size], axis, shape))
+            ids = self.sets[size]
+            return NodeRows(along_axis(ids, axis, shape), bool((ids < 0).any()))
         first = self.spaces.first(space) if space is not None else self.others(size)
         return NodeRows(along_axis(torch.arange(first, first + size), axis, shape))
 
@@ -515,7 +517,8 @@ class Recorder(TorchDispatchMode):
         results = [args[0]] if in_place else tensors_in(out)
         read = [self.record.values[number] for number in step.reads]
         # Which rows are picked may hang on features; what is picked then does not.
-        live = any(v.live for v in [v for v in read if v.floating] or read)
+        picked = [v for v in read if v.floating and name != "scatter"]  # as one-hot codes are made
+        live = any(v.live for v in picked or read)
         step.looks = live and not results
         if live:
             self._keep_structure([*args[in_place:], *given.values()])
@@ -579,16 +582,15 @@ class Recorder(TorchDispatchMode):
                 del alias
 
     def _note_set(self, shape: tuple[int, ...], behind: tuple[NodeRows, ...]) -> None:
-        """Notice nodes of several types one after another in one tensor."""
-        counts = self.spaces.counts
-        if len(counts) < 2 or len(behind) != 1 or not shape or shape[0] in (*counts, *self.sets):
+        """Notice all nodes in one tensor: of several types, or beside a virtual node."""
+        counts, total = self.spaces.counts, self.spaces.total
+        if len(behind) != 1 or not shape or shape[0] < total or shape[0] in (*counts, *self.sets):
             return
         nodes = behind[0].along(0)
-        if (
-            nodes is not None
-            and len(nodes) == self.spaces.total
-            and nodes.unique().numel() == len(nodes)
-        ):
+        if nodes is None:
+            return
+        known = nodes[nodes >= 0]
+        if len(known) == total == len(known.unique()):
             self.sets[shape[0]] = nodes
 
     def _space(self, step: RecordedStep) -> int | None:
@@ -670,6 +672,35 @@ def made_on(device: torch.device) -> Any:
     return nullcontext() if device.type == "cpu" else device
 
 
+def _one_hot(func: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """By comparison: PyTorch's own looks at the smallest and the largest number."""
+    with _disable_current_modes():
+        count = num_classes if num_classes >= 0 else int(tensor.max()) + 1
+    return (tensor.unsqueeze(-1) == torch.arange(count, device=tensor.device)).to(torch.int64)
+
+
+def _leaving(func: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """To numpy or Python: an operation that looks at the numbers says so in the record."""
+    if tensor.numel():
+        bool((tensor.reshape(-1)[:1] != 0).any())
+    return func(tensor, *args, **kwargs)
+
+
+SPELLED: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.one_hot: _one_hot,
+    **dict.fromkeys((Tensor.numpy, Tensor.tolist, Tensor.__array__), _leaving),
+}
+"""Functions that are done in operations that can be followed."""
+
+
+class _Spelled(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        other = SPELLED.get(func)
+        return other(func, *args, **kwargs or {}) if other else func(*args, **kwargs or {})
+
+
 @contextmanager
 def unfused() -> Iterator[None]:
     """While open, attention and recurrent layers show their steps instead of fused kernels.
@@ -677,6 +708,7 @@ def unfused() -> Iterator[None]:
     Operations of extensions, which hide behind their gradients, are seen as such.
     """
     with ExitStack() as stack:
+        stack.enter_context(_Spelled())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)

@@ -200,6 +200,8 @@ class Reduction:
     """Recipients."""
     mean: bool = False
     """Whether every recipient's sum is divided by its number of entries."""
+    more: int = 0
+    """Of a mean: what counts beside the entries, as the base may."""
     factor: float = 1.0
     """What the sum is multiplied by before it is added to ``base``."""
     of_base: float = 1.0
@@ -209,6 +211,12 @@ class Reduction:
     sender: str = "node"
     """What sends: a ``node``, a ``cluster`` of them, an ``edge``, or a ``row`` of which nothing is
     known. Where these are no nodes, ``sources`` numbers them."""
+
+    def counts(self, like: Tensor) -> Tensor:
+        """[n] what a mean divides every recipient's sum by."""
+        assert self.recipients is not None
+        counts = torch.bincount(self.recipients.reshape(-1), minlength=self.size) + self.more
+        return counts.to(like)
 
 
 def rows_after(
@@ -495,7 +503,9 @@ def _index_copy(c: OpContext) -> list[Behind]:
 def _scatter(c: OpContext) -> list[Behind]:
     base, dim, index, values = c.args[:4]
     if not isinstance(values, Tensor):
-        return [c.rows(base)]
+        known = [rows.along(0) for rows in c.rows(index)]
+        made = [NodeRows(along_axis(f, 0, c.out.shape)) for f in known if f is not None]
+        return [c.rows(base) or tuple(made)]
     if c.kwargs.get("reduce") == "add":
         return _scattered(c)
     return _written(c, lambda ids, rows: ids.scatter_(dim, index, rows.expand(index.shape)), values)
@@ -530,6 +540,7 @@ def _entry_sum(
             sources=sources,
             size=c.out.shape[dim],
             mean=how == "mean",
+            more=int(how == "mean" and base is not None),
             factor=factor,
             relations=_relations(c, index),
             sender=sender,
@@ -610,8 +621,6 @@ def _scattered(c: OpContext) -> list[Behind]:
     how = c.argument(4, "reduce", "sum") if c.step.name.endswith("reduce") else "sum"
     index = index if c.step.name.startswith("index") else _listed(c, index, dim)
     included = c.kwargs.get("include_self", True)
-    if how == "mean" and included:
-        how = "mean with the base"  # which counts as a message
     factor = float(c.kwargs.get("alpha", 1))
     return _entry_sum(c, message, dim, index, base if included else None, how, factor)
 
@@ -648,7 +657,7 @@ def _by_segments(c: OpContext) -> list[Behind]:
         return _entry_sum(c, source, dim, places, how=parts[1])
     scattered = parts[0] == "scatter"
     dim = c.args[2] % source.dim() if scattered else index.dim() - 1
-    base = c.argument(3 if scattered else 2, "out")
+    base = c.argument(3 if scattered else 2, "out") if parts[1] == "sum" else None
     return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, parts[1])
 
 
@@ -727,6 +736,8 @@ def _axis_sum(c: OpContext) -> list[Behind]:
         a for a in kept
         if c.varies(source, [a]) or (source.shape[a] == 1 and a == 0 and len(kept) > 1)
     ]  # fmt: skip
+    if not along and dims == [1] and source.dim() == 3 and source.shape[0] == source.shape[1]:
+        along = [0]  # an adjacency made in the model, times every row
     if len(along) > 1:
         return [() for _ in c.outs]
     axes, keepdim = (*along, *dims), c.out.dim() == source.dim()
@@ -1060,7 +1071,8 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "_sparse_mm_reduce_impl": _mm_reduce,
     **dict.fromkeys(("addmm", "_sparse_addmm", "baddbmm"), _added_product),
     "mv": _mv,
-    "_cdist_forward": _distances,
+    **dict.fromkeys(("_cdist_forward", "_euclidean_dist"), _distances),
+    "bucketize": lambda c: _pointwise(c) if not c.rows(c.args[1]) else _unknown(c),
     "constant_pad_nd": _pad,
     "select_scatter": _into(torch.select_scatter),
     "slice_scatter": _into(torch.slice_scatter),

@@ -111,6 +111,8 @@ class CapturePlan:
     """Channels of the aggregate."""
     held: frozenset[int]
     """Operations whose results are constants."""
+    added: dict[int, FinalSite]
+    """By value: the sites that are added to what other sites move."""
 
     @classmethod
     def of(
@@ -119,13 +121,17 @@ class CapturePlan:
         """The plan for some sums, and operations that are held."""
         wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
         followed, offsets, width = {}, dict[int, int](), 0
+        moving = {out for p in analysis.reached(sites) for out in analysis.record.steps[p].outs}
+        moving |= {site.value for site in sites}
+        added = {site.value: site for site in sites if site.base in moving}
+        wanted |= {site.base for site in added.values() if site.base is not None}
         for site in sites:
             wanted |= wanted_values(site) | {site.value}
             wanted |= set(refs(analysis.record.steps[site.step].given))
             frame = frame_of_site(analysis.value(site.value).shape, site, recipients)
             followed[site.value], offsets[site.value] = (frame, site.readers), width
             width += frame.width
-        return cls(recipients, wanted, followed, offsets, width, frozenset(held))
+        return cls(recipients, wanted, followed, offsets, width, frozenset(held), added)
 
 
 class Capture(_Counted):
@@ -136,6 +142,7 @@ class Capture(_Counted):
     ) -> None:
         super().__init__(record)
         self.wanted, self.held, self.where = plan.wanted, plan.held, where
+        self.added = dict(plan.added)
         self.tracer = Tracer.of_width(plan.width, plan.recipients, device, self.now)
         self.followed: dict[int, Any] = {}
         self.beside: dict[int, Tensor] = {}
@@ -151,7 +158,7 @@ class Capture(_Counted):
 
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         step = self.record.steps[number]
-        own = self._own(number, step, args)
+        own, before = self._own(number, step, args), self._before(step, args, kwargs)
         out = func(*args, **kwargs)
         if own is not None:
             self.tracer.forget(own)
@@ -163,7 +170,7 @@ class Capture(_Counted):
                 # A copy, since what follows may write into it.
                 self.kept[place] = result.detach().clone()
             if place in self.followed:
-                self.tracer.adopt(result, self.followed[place])
+                self.tracer.adopt(result, self.followed[place], before)
             elif number in self.held:
                 self.tracer.forget(result)
         return out
@@ -171,6 +178,20 @@ class Capture(_Counted):
     def now(self) -> str:
         """The title of the module that runs now."""
         return self.where(self.record.steps[self.count - 1].module)
+
+    def _before(self, step: RecordedStep, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
+        """What a sum is added to, where other sums move it."""
+        site = self.added.get(step.result) if step.outs else None
+        if site is None or site.base is None:
+            return None
+        shown, given = ([*a, *k.values()] for a, k in ((step.args, step.kwargs), (args, kwargs)))
+        shape = self.record.values[site.value].shape
+        with self.tracer:
+            before = site.of_base(given[shown.index(Ref(site.base))], shape)
+        if self.tracer.is_lost(before):  # then it is held
+            del self.added[site.value]
+            return None
+        return before
 
     def _own(self, number: int, step: RecordedStep, args: Sequence[Any]) -> Tensor | None:
         """The argument that is followed as this operation alone reads it."""
@@ -198,6 +219,8 @@ class Captured:
     """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
     beside: Mapping[int, Tensor] = field(default_factory=dict)
     """What enters behind the sums and does not depend on them, by value."""
+    added: Collection[int] = ()
+    """The values of sites that are added to what other sites move."""
 
     @property
     def channels(self) -> Tensor:
@@ -205,6 +228,13 @@ class Captured:
         flat = []
         for site in self.sites:
             value = site.flat(self.kept[site.value])
+            if site.value in self.added and site.base is not None:
+                shape = self.kept[site.value].shape
+                value = value - site.flat(site.of_base(self.kept[site.base], shape))
+            for after in site.after:  # 0 / 0 of a recipient without messages, repaired afterwards
+                empty = self.kept[after.value].reshape(-1)[after.place] == 0
+                empty = empty.reshape(len(value), -1).any(1, keepdim=True) & (after.inverse is True)
+                value = value.masked_fill(empty & ~value.isfinite(), 0)
             if site.rows is not None:
                 value = value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]]
             flat.append(value)
@@ -318,7 +348,8 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
             return None
         rest.add(place)
         todo += refs((step.args, step.kwargs))
-    return sorted(rest) if set(capture.followed) <= set(stored) else None
+    known = set(capture.followed) <= set(stored) and not capture.added
+    return sorted(rest) if known else None
 
 
 def continued(capture: Capture, rest: Sequence[int], stored: Mapping[int, Tensor]) -> Tensor:
@@ -521,7 +552,7 @@ class Replay:
             if site.base is not None:  # which may move with other sums
                 shown = [*step.args, *step.kwargs.values()]
                 start = [*args, *kwargs.values()][shown.index(Ref(site.base))]
-            start = site.flat((start * site.reduction.of_base).expand(value.shape))
+            start = site.flat(site.of_base(start, value.shape))
             rows: Any = slice(None) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
             own: Any = rows if site.rows is None else site.rows[rows]
             for part in mine:

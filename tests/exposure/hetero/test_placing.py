@@ -471,7 +471,7 @@ def test_one_node_moves_the_weights_within_the_bound(
 
 def test_every_answer_says_so(model_and_data: tuple[Paths, HeteroData], exposure: Exposure) -> None:
     _, data = model_and_data
-    scope = "model with `han_conv` (HANConv) held"
+    scope = "model with `han_conv` (HANConv) (mean) held"
     assert exposure.scope == scope and "held as it is: `han_conv` (HANConv) (mean)" in str(exposure)
     y = data["paper"].y
     assert f"({scope})" in str(solve(exposure, y, torch.arange(2))[0])

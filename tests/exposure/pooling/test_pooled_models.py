@@ -162,14 +162,14 @@ def test_what_repairs_see_of_a_graph_and_its_nodes() -> None:
 
 def test_a_pool_by_max_beside_a_mean_is_said_to_stay() -> None:
     found = gr.expose(built("max beside mean"), batch_of())
-    assert "held as it is: the forward of Pooled (scatter_reduce)" in str(found)
+    assert "held as it is: the forward of Pooled (scatter_reduce amax)" in str(found)
     assert not any(part.beside for part in gr.expose(built("attention"), batch_of()).held)
 
 
 def test_means_over_graphs_are_held_by_name() -> None:
     torch.manual_seed(1)
     found = gr.expose(Pooled(global_mean_pool, end=lambda z: z - z.mean(0)).double(), batch_of())
-    assert found.scope == "model with the forward of Pooled held"
+    assert found.scope == "model with the forward of Pooled (mean) held"
 
 
 def test_a_standard_deviation_is_two_moments_and_a_tail() -> None:

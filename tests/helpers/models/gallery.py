@@ -288,7 +288,7 @@ AFFINE: dict[str, Callable[[], nn.Module]] = {
 HELD: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "several aggregators, none a sum": (
         lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr=["max", "std"])),
-        "`conv2` (SAGEConv) (scatter_reduce)",
+        "`conv2` (SAGEConv) (scatter_reduce amax)",
     ),
     "PairNorm after ReLU": (
         lambda: Head(nn.Sequential(nn.ReLU(), pyg.PairNorm())), "`after.1` (PairNorm) (mean)",
