@@ -603,3 +603,31 @@ def test_what_follows_a_product_is_followed(name: str) -> None:
     with torch.no_grad():
         truth = model(data.x)
     torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [2.0, -0.5])
+def test_a_matrix_may_be_scaled_before_it_is_multiplied(scale):
+    class Chebyshev(nn.Module):
+        def __init__(self, times):
+            super().__init__()
+            torch.manual_seed(0)
+            self.times, self.out = times, nn.ModuleList(nn.Linear(5, 4) for _ in range(4))
+
+        def forward(self, x, adj):
+            terms = [x, -adj @ x]
+            for _ in range(2):
+                terms.append(self.times(-adj, terms[-1]) - terms[-2])
+            return sum(layer(term) for layer, term in zip(self.out, terms, strict=True))
+
+    data = plain()
+    adj = torch.zeros(len(data.x), len(data.x)).double().index_put(
+        tuple(data.edge_index.flip(0)), torch.ones(data.num_edges).double() / 3, accumulate=True
+    )  # fmt: skip
+    first, second = (
+        expose(Chebyshev(times).double(), {"x": data.x.double(), "adj": adj})
+        for times in (lambda a, h: scale * a @ h, lambda a, h: scale * (a @ h))
+    )
+    assert len(first.groups) == 4 and not first.held
+    assert [g.name for g in first.groups] == [g.name for g in second.groups]
+    given = random_admissible(second, seed=1)
+    assert torch.allclose(first.logits(given), second.logits(given), atol=1e-9)

@@ -734,6 +734,8 @@ class Powers:
     """All of its sums."""
     readers: frozenset[int] = frozenset()
     """Of the base as it is (Â⁰): the operations that read it as such."""
+    scale: float = 1.0
+    """What the last sum's coefficients are times those of Â."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -1009,6 +1011,8 @@ class RecordedHop:
     table: int
     between: frozenset[int]
     """The operations that make messages of the table."""
+    scale: float = 1.0
+    """Of a product: what the matrix is times Â, as in (2 Â) x."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -1043,7 +1047,9 @@ class Filters:
         if reduction.matrix is not None:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
                 return None
-            return RecordedHop(site, self.analysis.root(reduction.message), frozenset())
+            _, scale = self._unscaled(reduction.matrix)
+            table = self.analysis.root(reduction.message)
+            return RecordedHop(site, table, frozenset(), scale)
         parts = site.parts
         if parts is None or parts.table is None or len(reduction.axes) > 1 or parts.axis != 0:
             return None
@@ -1051,6 +1057,22 @@ class Filters:
             return None
         between = self.analysis.above([reduction.message]) - self.analysis.above([parts.table])
         return RecordedHop(site, parts.table, frozenset(between))
+
+    def _unscaled(self, matrix: int | None) -> tuple[int | None, float]:
+        """A matrix before it was multiplied by numbers, and by how much."""
+        scale = 1.0
+        while matrix is not None:
+            matrix = self.analysis.root(matrix)
+            step = self.analysis.maker(matrix)
+            if step is None or step.name not in ("mul", "div", "neg"):
+                break
+            numbers = [self._number(argument) for argument in step.args]
+            inner = [a.number for a, n in zip(step.args, numbers, strict=True) if n is None]
+            factor = next((n for n in numbers if n is not None), -1.0)
+            if len(inner) != 1 or not factor or (step.name == "div" and numbers[0] is not None):
+                break
+            matrix, scale = inner[0], scale / factor if step.name == "div" else scale * factor
+        return matrix, scale
 
     def form(self, number: int) -> Form:
         """A value as a polynomial; of itself where it is none."""
@@ -1065,7 +1087,7 @@ class Filters:
             inner = self.form(hop.table)
             if inner.hop is not None and not self.same(inner.hop, hop):
                 inner = Form(self.analysis.canonical.get(hop.table, hop.table), None, (1.0,))
-            return Form(inner.base, hop, (0.0, *inner.powers))
+            return Form(inner.base, hop, (0.0, *(hop.scale * c for c in inner.powers)))
         step = self.analysis.maker(number)
         if step is None or not step.args or not isinstance(step.args[0], Ref):
             return alone
@@ -1117,7 +1139,14 @@ class Filters:
 
     def same(self, left: RecordedHop, right: RecordedHop) -> bool:
         """Whether two hops send over the same entries with the same numbers."""
-        return left is right or same_entries(self.analysis, left.site, right.site)
+        if left is right:
+            return True
+        plain = [
+            replace(h.site, reduction=replace(h.site.reduction, matrix=matrix))
+            for h in (left, right)
+            for matrix in self._unscaled(h.site.reduction.matrix)[:1]
+        ]
+        return same_entries(self.analysis, *plain)
 
     # Exits -------------------------------------------------------------------------------------
 
@@ -1156,7 +1185,7 @@ class Filters:
             readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
             outside = any(r not in inside for r in readers) or value == self.analysis.record.output
             if outside and value in reached:
-                powers = Powers(other.powers, form.base, sums)
+                powers = Powers(other.powers, form.base, sums, scale=form.hop.scale)
                 exits.append(replace(site, value=value, powers=powers, base=None))
         own = self.holder(form.hop.site.step)
         first = {

@@ -302,7 +302,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     if site.powers is not None:
         (hop,) = blocks_of(analysis, replace(site, powers=None), kept)
         recipients, rows, alpha = polynomial(
-            hop.recipients, hop.rows, hop.coefficients, site.reduction.size,
+            hop.recipients, hop.rows, hop.coefficients / site.powers.scale, site.reduction.size,
             site.powers.coefficients,
         )  # fmt: skip
         states = kept[site.powers.base].flatten(1)
