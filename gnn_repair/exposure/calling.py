@@ -397,12 +397,15 @@ RunOutputs = list[Tensor] | None
 """The floating tensors that a run gave; None: it raised."""
 
 
-def choose_arguments(model: nn.Module, data: Any) -> tuple[CallPlan, str]:
+def choose_arguments(
+    model: nn.Module, data: Any, known: CallPlan | None = None
+) -> tuple[CallPlan, str]:
     """What to call the model's forward with, and that call in words.
 
-    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``.
+    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``; ``known``: what the caller has
+    values for.
     """
-    arguments = _Arguments(model, data)
+    arguments = _Arguments(model, data, known or {})
     arguments.settle()
     plan = arguments.plan
     parts = [_shown(name, given.source, f"data.{name}") for name, given in plan.items()]
@@ -416,7 +419,7 @@ def _shown(name: str, source: str, usual: str) -> str:
 class _Arguments:
     """A model's arguments, looked for in data."""
 
-    def __init__(self, model: nn.Module, data: Any) -> None:
+    def __init__(self, model: nn.Module, data: Any, known: CallPlan) -> None:
         self.model, self.data = model, data
         self.parameters = parameters_of(model)
         self.names = [parameter.name for parameter in self.parameters]
@@ -424,7 +427,7 @@ class _Arguments:
         edges = field(data, "edge_index")
         flat = isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape[0] == 2
         self.num_edges = int(edges.shape[1]) if flat else None
-        self.plan: CallPlan = {}
+        self.plan: CallPlan = dict(known)
         """What is certain: names that data has, features, graph, and data itself."""
         if self._takes_data():
             self.plan[self.names[0]] = Given(data, "data")
@@ -619,10 +622,10 @@ def _rivals(left: RunOutputs, right: RunOutputs) -> bool:
     """Whether two runs gave outputs of the same shapes that differ in value."""
     if left is None or right is None or [t.shape for t in left] != [t.shape for t in right]:
         return False
-    return any(not _agree(one, other) for one, other in zip(left, right, strict=True))
+    return any(not agree(one, other) for one, other in zip(left, right, strict=True))
 
 
-def _agree(one: Tensor, other: Tensor) -> bool:
+def agree(one: Tensor, other: Tensor) -> bool:
     if one.numel() == 0:
         return True
     size = float(torch.maximum(one.abs().max(), other.abs().max()))
@@ -639,14 +642,14 @@ EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 
 
 def typed_arguments(
-    model: nn.Module, data: Any, node_type: str | None, leave: Sequence[str] = ()
+    model: nn.Module, data: Any, node_type: str | None, known: CallPlan | None = None
 ) -> tuple[Callable[[], dict[str, Any]], str]:
     """The arguments of every run, made anew since models write into what they get, and in words.
 
-    ``leave``: parameters that the caller has values for.
+    ``known``: what the caller has values for.
     """
-    asked = [p for p in parameters_of(model) if p.name not in leave]
-    finder = _TypedFinder(data, node_type, asked)
+    known, asked = known or {}, parameters_of(model)
+    finder = _TypedFinder(data, node_type, [p for p in asked if p.name not in known])
     found = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
     missing = [p.name for p in finder.parameters if p.required and found[p.name] is None]
     if missing:
@@ -654,7 +657,9 @@ def typed_arguments(
             f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have for "
             f"its types of nodes or edges; {ASK}"
         )
-    given = {name: value for name, value in found.items() if value is not None}
+    found |= {name: (given.source, given.value) for name, given in known.items()}
+    ordered = [(p.name, found[p.name]) for p in asked]
+    given = {name: value for name, value in ordered if value is not None}
     parts = [_shown(name, source, f"{name}_dict") for name, (source, _) in given.items()]
 
     def fresh() -> dict[str, Any]:
@@ -1096,8 +1101,7 @@ class Reading:
 
     def __call__(self, output: Any) -> Tensor:
         """The logits [N, C], of two classes z alone."""
-        inner = output if isinstance(output, tuple | list) else _fields(output)
-        tensor: Tensor = output if self.place is None else inner[self.place]
+        tensor: Tensor = output if self.place is None else _fields(output)[self.place]
         if self.single:
             return tensor.reshape(1, -1)
         return tensor.unsqueeze(1) if tensor.dim() == 1 else tensor
@@ -1214,16 +1218,16 @@ def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
     """The tensors at the top of an output and their keys."""
     if isinstance(output, Tensor):
         yield None, output
-    elif isinstance(output, tuple | list):
-        yield from ((k, v) for k, v in enumerate(output) if isinstance(v, Tensor))
     else:
         yield from ((k, v) for k, v in _fields(output).items() if isinstance(v, Tensor))
 
 
 def _fields(output: Any) -> Mapping[Any, Any]:
-    """What a mapping or a dataclass holds by name; empty for anything else."""
+    """What a mapping, a dataclass or a tuple holds by name or number; empty for anything else."""
     if isinstance(output, Mapping):
         return output
+    if isinstance(output, tuple | list):
+        return output._asdict() if hasattr(output, "_asdict") else dict(enumerate(output))
     if is_dataclass(output) and not isinstance(output, type):
         return {one.name: getattr(output, one.name) for one in fields(output)}
     return {}
@@ -1240,8 +1244,7 @@ def _named(key: Any) -> str:
 
 
 def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> str:
-    count = len(output) if isinstance(output, tuple | list) else len(_fields(output))
-    text = "" if key is None else f"; logits are {_named(key)} of its {count}"
+    text = "" if key is None else f"; logits are {_named(key)} of its {len(_fields(output))}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
     return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")

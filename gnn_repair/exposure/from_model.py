@@ -183,7 +183,7 @@ def expose(
         raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
-    model = _unwrapped(model)
+    model = unwrapped(model)
     refuse_compiled(model)
     wanted = Wanted(hops, tolerance, expected, outputs)
     batches = batches_of(data)
@@ -252,7 +252,7 @@ def _expose_batches(
     return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The model itself where it stands in a wrapper that only spreads batches over devices."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         inner: nn.Module = model.module

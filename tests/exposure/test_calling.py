@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.calling import EXPECTED_SLACK, check_expected
 from gnn_repair.exposure.pieces import EXACT
+from gnn_repair.repair.model import in_place
 from tests.helpers.models.convolutions import NODES, graph
 from tests.helpers.models.output_models import NODES as NODES_OUTPUTS
 from tests.helpers.models.output_models import HeadedGcn, Network, OgbSage, PpiGat, several
@@ -348,7 +350,15 @@ def test_logits_among_other_outputs() -> None:
     def named(self: Any, x: Tensor, edge_index: Tensor) -> Any:
         return {"loss": x.sum(), "logits": self.lin(self.conv(x, edge_index))}
 
-    assert "logits are output 'logits' of its 2" in expose(built(named), data).called
+    def tupled(self: Any, x: Tensor, edge_index: Tensor) -> Any:
+        h = self.conv(x, edge_index)
+        return namedtuple("Out", ["hidden", "logits"])(h, self.lin(h))
+
+    for form in (named, tupled):
+        assert "logits are output 'logits' of its 2" in expose(built(form), data).called
+    output = built(tupled)(data.x, data.edge_index)
+    kept = in_place(output, output.logits + 1, expose(built(tupled), data))
+    assert torch.equal(kept.logits, output.logits + 1) and kept.hidden is output.hidden
 
     def several(self: Any, x: Tensor, edge_index: Tensor) -> Any:
         h = self.conv(x, edge_index)
