@@ -16,7 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.calling import Forward, ModelOnData, Reading, on_data, one_graph
+from gnn_repair.exposure.calling import (
+    Forward,
+    ModelOnData,
+    Reading,
+    explained,
+    listed_graphs,
+    on_data,
+    one_graph,
+)
 from gnn_repair.exposure.from_model import Exposing, Wanted, held_parts, operation_of, unwrapped
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.heads.head import affine_start, simplified
@@ -119,10 +127,10 @@ def expose_links(
         )
     model = unwrapped(model)
     refuse_compiled(model)
-    data = one_graph(data, model, forward)
+    data = one_graph(listed_graphs(data), model, forward)
     kind = relation_of(data, relation)
     chosen, end = chosen_links(data, links, kind), ENDS.index(vary)
-    with resting(model), torch.no_grad():
+    with resting(model), torch.no_grad(), explained(model, data):
         call = link_call(model, data, decoder, forward, chosen, kind)
         subject = on_data(model, data, lambda *_: None, None if kind is None else kind[2 * end])
         exposing = _LinkExposing(subject, Wanted(hops, tolerance), call, chosen, end)

@@ -352,6 +352,8 @@ def test_a_graph_under_the_name_of_links_stays_the_graph():
     assert "(x, train_pos_edge_index, edge_label_index=links)" in str(exposure)
     with pytest.raises(InputError, match="pos_edge_index, none of them links"):
         gr.expose_links(AlongLinks().double(), data)
+    with pytest.raises(InputError, match=r"encode and decode, .* use expose_links"):
+        gr.diagnose(built(EXACT["GAE"], torch.float64)[0], data)
 
 
 def inverse(z, links):
