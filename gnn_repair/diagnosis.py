@@ -23,7 +23,7 @@ from gnn_repair.atomic import check_target, replacing
 from gnn_repair.backbones import Frozen
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.calling import batches_of, field
+from gnn_repair.exposure.calling import batches_of, field, listed_graphs
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import classes_for, recipients_called
 from gnn_repair.notebook import shown
@@ -446,7 +446,7 @@ def diagnose(
         Print it; ``to_frame()``, ``to_csv(path)``, ``report(path)``, ``plot()``,
         ``explain(node)``.
     """
-    say = tell or (lambda _: None)
+    say, data = tell or (lambda _: None), listed_graphs(data)
     say("exposing the final aggregation")
     if isinstance(model, Exposure | LinkExposure):
         exposure: Exposure | LinkExposure = model

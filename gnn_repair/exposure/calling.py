@@ -14,6 +14,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -22,18 +23,21 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import (
     DataLoader,
+    Dataset,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch_geometric.data import Batch, Data, Dataset, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.data import BaseData
 from torch_geometric.loader import DataLoader as GraphLoader
-from torch_geometric.nn import MessagePassing, Sequential
+from torch_geometric.nn import Linear, MessagePassing, Sequential
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
 
+from gnn_repair.checks import check_edges
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.pieces import EXACT, ONE_KIND, NodeNames, Outputs
 from gnn_repair.exposure.state import is_finite, preserved
@@ -59,16 +63,11 @@ def field_names(data: Any) -> list[str]:
 
 def count_nodes(data: Any) -> int | None:
     """How many nodes data has; None where it does not say."""
-    known = {"num_nodes", "x"} & set(field_names(data)) or field(data, "node_types")
-    if not known:
-        return None
-    with warnings.catch_warnings():  # PyG warns where it has to infer the number
-        warnings.simplefilter("ignore")
-        number = field(data, "num_nodes")
-    features = field(data, "x")
-    if number is None and isinstance(features, Tensor):
-        number = features.shape[0]
-    return None if number is None else int(number)
+    names = field_names(data)
+    if "num_nodes" in names or field(data, "node_types"):
+        return None if (number := field(data, "num_nodes")) is None else int(number)
+    rows = (field(data, name) for name in ("x", "pos", "z", "batch") if name in names)
+    return next((v.shape[0] for v in rows if isinstance(v, Tensor) and v.dim()), None)
 
 
 def count_classes(y: Any, nodes: int | None) -> int | None:
@@ -259,17 +258,22 @@ LARGEST_BATCH = 1 << 19
 """Nodes of one batch: their vectors, 64 wide, fill 128 MB a layer."""
 
 
+def listed_graphs(data: Any) -> Any:
+    """What a dataset or a generator holds, of one graph the graph; anything else as it is."""
+    if isinstance(data, IterableDataset | Iterator):
+        data = list(data)
+    if isinstance(data, Dataset):
+        data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        data = data[0] if len(data) == 1 else data
+    if isinstance(data, list | tuple) and not data:
+        raise InputError("data holds no graphs; pass at least one")
+    return data
+
+
 def batches_of(data: Any) -> list[Any] | None:
-    """The batches behind a list, a dataset of several graphs or a loader; None: data is none."""
+    """The batches behind a list of graphs or a loader; None: data is none."""
     if isinstance(data, DataLoader):
         return _batches_of_loader(data)
-    if isinstance(data, Dataset) and len(data) > 1:
-        return list(_batched([data[i] for i in range(len(data))], {}))
-    if isinstance(data, list | tuple) and any(isinstance(d, HeteroData) for d in data):
-        raise InputError(
-            f"data is {len(data)} graphs of several node types, which are exposed one at a time; "
-            "pass one of them"
-        )
     if isinstance(data, list | tuple) and data and all(isinstance(d, Data) for d in data):
         return list(_batched(data, {}))
     return None
@@ -323,6 +327,8 @@ def _batched(graphs: Sequence[Any], words: dict[str, Any]) -> Iterator[Any]:
 
 
 WHOLE = ("data", "batch", "graph", "g", "batch_data", "sample")
+HOLDERS = ("g", "graph", "data")
+"""Names of a parameter that may stand for data itself beside one for the features."""
 FEATURES = ("x", "X", "features", "feature", "feat", "feats", "h", "inputs", "input", "in_feat",
             "node_features", "node_feat", "node_feats", "node_attr", "fea", "xs")  # fmt: skip
 ADJACENCIES = ("edge_index", "adj_t", "adj")
@@ -374,6 +380,11 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
     open_ended = [p for p in found if p.kind is p.VAR_POSITIONAL]
     named = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if open_ended and not named:
+        if hasattr(model, "encode") and hasattr(model, "decode"):
+            raise InputError(
+                "the model has encode and decode, as models of links have; use expose_links, whose "
+                "result diagnose takes"
+            )
         raise InputError(
             f"the model's forward takes *{open_ended[0].name}, which says not what to pass; "
             "pass forward=lambda model, data: ..."
@@ -397,12 +408,15 @@ RunOutputs = list[Tensor] | None
 """The floating tensors that a run gave; None: it raised."""
 
 
-def choose_arguments(model: nn.Module, data: Any) -> tuple[CallPlan, str]:
+def choose_arguments(
+    model: nn.Module, data: Any, known: CallPlan | None = None
+) -> tuple[CallPlan, str]:
     """What to call the model's forward with, and that call in words.
 
-    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``.
+    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``; ``known``: what the caller has
+    values for.
     """
-    arguments = _Arguments(model, data)
+    arguments = _Arguments(model, data, known or {})
     arguments.settle()
     plan = arguments.plan
     parts = [_shown(name, given.source, f"data.{name}") for name, given in plan.items()]
@@ -416,7 +430,7 @@ def _shown(name: str, source: str, usual: str) -> str:
 class _Arguments:
     """A model's arguments, looked for in data."""
 
-    def __init__(self, model: nn.Module, data: Any) -> None:
+    def __init__(self, model: nn.Module, data: Any, known: CallPlan) -> None:
         self.model, self.data = model, data
         self.parameters = parameters_of(model)
         self.names = [parameter.name for parameter in self.parameters]
@@ -424,10 +438,12 @@ class _Arguments:
         edges = field(data, "edge_index")
         flat = isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape[0] == 2
         self.num_edges = int(edges.shape[1]) if flat else None
-        self.plan: CallPlan = {}
+        self.plan: CallPlan = dict(known)
         """What is certain: names that data has, features, graph, and data itself."""
-        if self._takes_data():
-            self.plan[self.names[0]] = Given(data, "data")
+        self.holder = None if (whole := self._takes_data()) else self._holder()
+        """What may be given data itself, or its graph."""
+        if whole or self.holder:
+            self.plan[self.holder or self.names[0]] = Given(data, "data")
         for place, parameter in enumerate(self.parameters):
             given = self.plan.get(parameter.name) or self._certain(place, parameter)
             if given is not None:
@@ -440,6 +456,11 @@ class _Arguments:
         alone = needed == [first] or self.names == [first]
         known = field(self.data, first) is not None or first in (*FEATURES, *GRAPHS)
         return first in ("data", "batch") or (alone and (first in WHOLE or not known))
+
+    def _holder(self) -> str | None:
+        free = [name for name in self.names if name in HOLDERS and field(self.data, name) is None]
+        fed = any(name in FEATURES for name in self.names)
+        return free[0] if len(free) == 1 and fed and not self._has_graph(free[0]) else None
 
     def _certain(self, place: int, parameter: Parameter) -> Given | None:
         name = parameter.name
@@ -563,9 +584,11 @@ class _Arguments:
 
     def _ask_about_graphs(self) -> None:
         for name, given in list(self.plan.items()):
-            if name not in GRAPHS or given.source == f"data.{name}" or len(self.graphs) < 2:
+            several = name in GRAPHS and given.source != f"data.{name}" and len(self.graphs) > 1
+            if not several and name != self.holder:
                 continue
             options = [Given(field(self.data, other), f"data.{other}") for other in self.graphs]
+            options = [given, *options] if name == self.holder else options
             runs = [(option, self._outcome(name, option)) for option in options]
             runs = [(option, out) for option, out in runs if out is not None]
             if any(_rivals(out, runs[0][1]) for _, out in runs):
@@ -583,13 +606,14 @@ class _Arguments:
                 )
 
     def _outcome(
-        self, name: str = "", given: Given | None = None, without: Sequence[str] = ()
+        self, name: str = "", option: Given | None = None, without: Sequence[str] = ()
     ) -> RunOutputs:
         """What the plan gives, with another argument or without some."""
-        plan = self.plan if given is None else {**self.plan, name: given}
+        plan = self.plan if option is None else {**self.plan, name: option}
         try:
             with preserved(self.model):
-                out = self.model(**{n: one.value for n, one in plan.items() if n not in without})
+                given = {n: copied(one.value) for n, one in plan.items() if n not in without}
+                out = self.model(**given)
         except Exception:
             return None  # not how anybody runs this model
         return [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.is_floating_point()]
@@ -619,10 +643,11 @@ def _rivals(left: RunOutputs, right: RunOutputs) -> bool:
     """Whether two runs gave outputs of the same shapes that differ in value."""
     if left is None or right is None or [t.shape for t in left] != [t.shape for t in right]:
         return False
-    return any(not _agree(one, other) for one, other in zip(left, right, strict=True))
+    return any(not agree(one, other) for one, other in zip(left, right, strict=True))
 
 
-def _agree(one: Tensor, other: Tensor) -> bool:
+def agree(one: Tensor, other: Tensor) -> bool:
+    """Whether two outputs of one shape differ by rounding alone."""
     if one.numel() == 0:
         return True
     size = float(torch.maximum(one.abs().max(), other.abs().max()))
@@ -639,14 +664,14 @@ EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 
 
 def typed_arguments(
-    model: nn.Module, data: Any, node_type: str | None, leave: Sequence[str] = ()
+    model: nn.Module, data: Any, node_type: str | None, known: CallPlan | None = None
 ) -> tuple[Callable[[], dict[str, Any]], str]:
     """The arguments of every run, made anew since models write into what they get, and in words.
 
-    ``leave``: parameters that the caller has values for.
+    ``known``: what the caller has values for.
     """
-    asked = [p for p in parameters_of(model) if p.name not in leave]
-    finder = _TypedFinder(data, node_type, asked)
+    known, asked = known or {}, parameters_of(model)
+    finder = _TypedFinder(data, node_type, [p for p in asked if p.name not in known])
     found = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
     missing = [p.name for p in finder.parameters if p.required and found[p.name] is None]
     if missing:
@@ -654,7 +679,9 @@ def typed_arguments(
             f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have for "
             f"its types of nodes or edges; {ASK}"
         )
-    given = {name: value for name, value in found.items() if value is not None}
+    found |= {name: (given.source, given.value) for name, given in known.items()}
+    ordered = [(p.name, found[p.name]) for p in asked]
+    given = {name: value for name, value in ordered if value is not None}
     parts = [_shown(name, source, f"{name}_dict") for name, (source, _) in given.items()]
 
     def fresh() -> dict[str, Any]:
@@ -721,6 +748,57 @@ class _TypedFinder:
 # Calls -------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def explained(model: nn.Module, data: Any) -> Iterator[None]:
+    """Where a run raises and data shows why, say this instead."""
+    try:
+        yield
+    except InputError as error:
+        raised = error.__cause__
+        if raised is not None and (told := _misfit(model, data, raised)):
+            raise InputError(told) from raised
+        raise
+
+
+def _misfit(model: nn.Module, data: Any, raised: BaseException) -> str | None:
+    """What of data does not fit the model that raised this."""
+    edges, x, nodes = field(data, "edge_index"), field(data, "x"), count_nodes(data)
+    strided = isinstance(edges, Tensor) and edges.layout == torch.strided
+    if strided and nodes and edges.shape != (nodes, nodes):
+        try:
+            check_edges(edges, nodes)
+        except InputError as error:
+            return str(error)
+    weights = next((p for p in model.parameters() if p.is_floating_point()), None)
+    for name in field_names(data):
+        value = field(data, name)
+        if weights is None or not isinstance(value, Tensor) or name in LABELS:
+            continue
+        said = f"data.{name} is {{}} and the model's weights are {{}}; "
+        if "device" in str(raised) and value.device != weights.device:
+            places = said.format(f"on {value.device}", f"on {weights.device}")
+            return places + "bring both to one device, as model.to(...) and data.to(...) do"
+        numbers = value.is_floating_point() or name == "x"
+        if numbers and re.search("dtype|scalar type", str(raised)) and value.dtype != weights.dtype:
+            kinds = said.format(value.dtype, weights.dtype)
+            return (
+                f"{kinds}pass data.{name} = data.{name}.to({weights.dtype}), or convert the model"
+            )
+    for frame, _ in traceback.walk_tb(raised.__traceback__):
+        layer, known = frame.f_locals.get("self"), frame.f_locals
+        given = known.get("input", known.get("x"))
+        if not isinstance(layer, nn.Linear | Linear) or not isinstance(given, Tensor):
+            continue
+        asked, width = layer.weight.shape[1], given.shape[-1]
+        if isinstance(x, Tensor) and asked != width == x.shape[-1]:
+            title = next((name for name, one in model.named_modules() if one is layer), "a layer")
+            return (
+                f"data.x has {width} features per node and `{title}` takes {asked}; pass the "
+                "features that the model was trained on"
+            )
+    return None
+
+
 @dataclass(frozen=True)
 class Invocation:
     """One way of running a model."""
@@ -745,18 +823,13 @@ class Invocation:
 
 
 def one_graph(data: Any, model: nn.Module, forward: Forward | None) -> Any:
-    """The graph itself: out of a dataset of one, or None for models that hold their own."""
+    """The graph itself, or None for models that hold their own."""
     if data is None and forward is None and parameters_of(model):
         raise InputError(
             "data is missing; call expose(model, data) with the graph the model runs on"
         )
-    if isinstance(data, Dataset):
-        if len(data) != 1:
-            raise InputError(
-                f"data is a dataset of {len(data)} graphs; pass the one the model runs on, "
-                "such as dataset[0]"
-            )
-        return data[0]
+    if isinstance(data, list | tuple) and all(isinstance(one, BaseData) for one in data):
+        raise InputError(f"data is {len(data)} graphs, which are exposed one at a time; pass one")
     unreadable = isinstance(data, Tensor | str | bytes | int | float | tuple | list | type)
     if forward is None and unreadable and parameters_of(model):
         raise InputError(
@@ -1020,7 +1093,7 @@ def _on_typed(
 
 def as_batch(data: Any, model: nn.Module) -> Any:
     """A graph alone as a batch of one, where the model's forward asks for a batch vector."""
-    asked = any(p.name in BATCHES and p.required for p in parameters_of(model))
+    asked = any(p.name in BATCHES and p.required for p in parameters_of(model)[1:])
     alone = batch_of_one(data) if asked else None
     return data if alone is None else alone
 
@@ -1096,8 +1169,7 @@ class Reading:
 
     def __call__(self, output: Any) -> Tensor:
         """The logits [N, C], of two classes z alone."""
-        inner = output if isinstance(output, tuple | list) else _fields(output)
-        tensor: Tensor = output if self.place is None else inner[self.place]
+        tensor: Tensor = output if self.place is None else _fields(output)[self.place]
         if self.single:
             return tensor.reshape(1, -1)
         return tensor.unsqueeze(1) if tensor.dim() == 1 else tensor
@@ -1115,21 +1187,21 @@ def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
         if value.is_floating_point() and value.dim() in (1, 2)
     ]
     known, y = _graphs_of(data), field(data, "y")
-    if nodes is not None and known in (None, 1) and _is_of_one(output, nodes):
-        return 1
-    if nodes is None or not rows:
+    labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
+    if nodes is None:
         return None
+    if isinstance(output, Tensor) and output.dim() < 2 and known in (None, 1):
+        links = field(data, "edge_label_index")
+        others = {0, nodes, links.shape[-1] if isinstance(links, Tensor) else 0}
+        if not labelled == nodes > 1 and output.numel() not in others:
+            return 1  # its numbers without an axis for graphs
     if nodes in rows:
-        labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
         told = labelled if labelled in rows and labelled in (known, 1) else None
         return None if told == nodes else told
-    return known if known in rows else rows[0]
-
-
-def _is_of_one(output: Any, nodes: int) -> bool:
-    """Whether an output is the numbers of a single graph, without an axis for graphs."""
-    numbers = isinstance(output, Tensor) and output.is_floating_point()
-    return numbers and output.dim() < 2 and output.numel() not in (0, nodes)
+    if not isinstance(data, Batch) and field(data, "batch_size") in rows:
+        return None  # the nodes that a sampler was asked for
+    possible = (labelled, 1) if known is None else (known,)
+    return next((count for count in possible if count in rows), None)
 
 
 def _graphs_of(data: Any) -> int | None:
@@ -1166,9 +1238,8 @@ def read_output(
     if not rows:
         shape = list(found[0][1].shape)
         raise ExposureRefused(
-            f"the model returns a tensor of shape {shape} for {nodes} nodes, and an exposure needs "
-            "one row of logits per node, or one per graph; where its forward keeps some of them, "
-            "such as out[:batch_size] or out[mask], pass a forward= that returns all rows"
+            f"the model returns a tensor of shape {shape} for {nodes} {noun}s, and an exposure "
+            f"needs one row of logits per node, or one per graph; {_instead(shape, nodes, data)}"
         )
     wide = [(k, v) for k, v in rows if v.dim() == 2 and v.shape[1] > 1]
     chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows
@@ -1186,6 +1257,23 @@ def read_output(
     kind = outputs or infer_outputs(data, columns, nodes)
     words = _words(output, key, not wide, kind, outputs is None)
     return Reading(key, not wide and kind == "classes", kind, single, words)
+
+
+def _instead(shape: list[int], nodes: int, data: Any) -> str:
+    """What to do about an output without a row per node or graph."""
+    links, graphs = field(data, "edge_label_index"), _graphs_of(data) or 1
+    if shape[:2] == [1, nodes]:
+        return "pass forward=lambda model, data: model(...).squeeze(0), with its own arguments"
+    if isinstance(links, Tensor) and shape[:1] == [links.shape[-1]]:
+        return "it has one per link of edge_label_index: use expose_links"
+    if graphs > 1 and (shape[:1] == [1] or len(shape) == 1):
+        return f"it takes the {graphs} graphs of data for one: expose one graph at a time"
+    if not shape:
+        return NAMED
+    return (
+        f"it gives logits for {shape[0]} of {nodes}, as out[:batch_size] or out[mask] would: pass "
+        "a forward= that returns all rows or, if they are of graphs, set data.num_graphs"
+    )
 
 
 SAME = 1e-4
@@ -1214,16 +1302,16 @@ def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
     """The tensors at the top of an output and their keys."""
     if isinstance(output, Tensor):
         yield None, output
-    elif isinstance(output, tuple | list):
-        yield from ((k, v) for k, v in enumerate(output) if isinstance(v, Tensor))
     else:
         yield from ((k, v) for k, v in _fields(output).items() if isinstance(v, Tensor))
 
 
 def _fields(output: Any) -> Mapping[Any, Any]:
-    """What a mapping or a dataclass holds by name; empty for anything else."""
+    """What a mapping, a dataclass or a tuple holds by name or number; empty for anything else."""
     if isinstance(output, Mapping):
         return output
+    if isinstance(output, tuple | list):
+        return output._asdict() if hasattr(output, "_asdict") else dict(enumerate(output))
     if is_dataclass(output) and not isinstance(output, type):
         return {one.name: getattr(output, one.name) for one in fields(output)}
     return {}
@@ -1240,8 +1328,7 @@ def _named(key: Any) -> str:
 
 
 def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> str:
-    count = len(output) if isinstance(output, tuple | list) else len(_fields(output))
-    text = "" if key is None else f"; logits are {_named(key)} of its {count}"
+    text = "" if key is None else f"; logits are {_named(key)} of its {len(_fields(output))}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
     return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")

@@ -31,9 +31,11 @@ from gnn_repair.exposure.calling import (
     check_expected,
     check_numbers,
     count_classes,
+    explained,
     field,
     field_names,
     graphs_told,
+    listed_graphs,
     of_subgraph,
     on_data,
     one_graph,
@@ -145,8 +147,8 @@ def expose(
     Args:
         model: a frozen backbone, or any trained PyG model that classifies nodes, or graphs.
         data: the PyG data the model runs on, or any object with such fields; for a model that
-            classifies graphs a batch, a list or dataset of graphs, or a loader that does not
-            shuffle; not needed for a frozen backbone or a model whose forward takes nothing.
+            classifies graphs a batch, a list, dataset or generator of graphs, or a loader that does
+            not shuffle; not needed for a frozen backbone or a model whose forward takes nothing.
         hops: for convolutions that propagate several times (SGConv, TAGConv, APPNP, …):
             ``paths`` exposes all sources with their path sums (entries of Â^p), ``last`` only
             the last propagate.
@@ -186,9 +188,10 @@ def expose(
         raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
-    model = _unwrapped(model)
+    model = unwrapped(model)
     refuse_compiled(model)
     wanted = Wanted(hops, tolerance, expected, outputs)
+    data = listed_graphs(data)
     batches = batches_of(data)
     if batches is not None and len(batches) > 1:
         return _expose_batches(model, batches, (forward, node_type), wanted)
@@ -196,14 +199,15 @@ def expose(
     lazy = lazy_parameters(model)
     exposed = partial(_expose_graph, model, lazy=lazy, calling=(forward, node_type), wanted=wanted)
     try:
-        return exposed(data if forward is not None else as_batch(data, model))
+        found = exposed(data if forward is not None else as_batch(data, model))
+        return of_subgraph(found, data)
     except InputError as error:
         raised = error.__cause__ is not None and forward is None
-        alone = batch_of_one(data) if raised else None
+        alone = batch_of_one(data) if raised and field(data, "batch_size") is None else None
         if alone is None:
             raise
         try:  # a graph alone, and the model reads its batch vector
-            return exposed(alone)
+            return of_subgraph(exposed(alone), data)
         except GnnRepairError:
             raise error from error.__cause__
 
@@ -216,13 +220,12 @@ def _expose_graph(
     calling: tuple[Forward | None, str | None],
     wanted: Wanted,
 ) -> Exposure:
-    with resting(model), torch.no_grad():
+    with resting(model), torch.no_grad(), explained(model, data):
         subject = on_data(model, data, *calling)
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
         found = Exposing(subject, wanted).exposed()
-    found = of_subgraph(found, data)
     return found if calling[0] is None else replace(found, forward=calling[0])
 
 
@@ -237,7 +240,8 @@ def _expose_batches(
     each = replace(wanted, expected=None)
     with resting(model), torch.no_grad():
         for batch in batches:
-            parts.append(Exposing(on_data(model, batch, *calling), each).exposed())
+            with explained(model, batch):
+                parts.append(Exposing(on_data(model, batch, *calling), each).exposed())
             if parts[0].graph_starts is None:
                 raise InputError(
                     f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
@@ -255,7 +259,7 @@ def _expose_batches(
     return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The model itself where it stands in a wrapper that only spreads batches over devices."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         inner: nn.Module = model.module

@@ -393,6 +393,8 @@ def in_place(output: Any, logits: Tensor, exposure: Exposure) -> Any:
     if place is None:
         outputs: Any = exposure.outputs
         place = read_output(output, exposure.num_nodes, columns, outputs).place
+    if hasattr(output, "_replace") and not by_type:
+        return output._replace(**{place: logits})
     if several:
         several[place] = {**several[place], kind: logits} if by_type else logits
         return type(output)(*several) if hasattr(output, "_fields") else type(output)(several)

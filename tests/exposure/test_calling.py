@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.calling import EXPECTED_SLACK, check_expected
 from gnn_repair.exposure.pieces import EXACT
+from gnn_repair.repair.model import in_place
 from tests.helpers.models.convolutions import NODES, graph
 from tests.helpers.models.output_models import NODES as NODES_OUTPUTS
 from tests.helpers.models.output_models import HeadedGcn, Network, OgbSage, PpiGat, several
@@ -217,6 +219,60 @@ def test_a_model_that_holds_its_data() -> None:
         assert exposure.called == "forward()"
 
 
+@pytest.mark.parametrize("graph", ["data", "graph", "g"])
+@pytest.mark.parametrize("order", ["{0}, {1}", "{1}, {0}"])
+@pytest.mark.parametrize("edges", ["", ".edge_index"])
+def test_a_graph_beside_features_is_data_or_its_edges(graph: str, order: str, edges: str) -> None:
+    scope: dict[str, Any] = {}
+    signature = order.format(graph, "feats")
+    source = f"def forward(self, {signature}):\n    return by(self, feats, {graph}{edges})"
+    exec(source, {"by": by_default}, scope)  # the parameters' names are the test
+    data, model = bare(), built(scope["forward"])
+    if (graph, order, edges) == ("data", "{0}, {1}", ""):
+        with pytest.raises(InputError, match=r"forward\(data, feats=data.x\), raised"):
+            expose(model, data)
+        return
+    exposure = expose(model, data)
+    agrees(exposure, by_default(model, data.x, data.edge_index))
+    given = graph if graph == "data" and edges else f"{graph}=data{'' if edges else '.edge_index'}"
+    assert exposure.called == f"forward({order.format(given, 'feats=data.x')})"
+
+
+def test_data_that_does_not_fit_the_model_is_named() -> None:
+    edges = graph().edge_index
+    for changed, words in (
+        ({"x": graph().x.float()}, r"data.x is torch.float32 and the model's weights are torch.fl"),
+        ({"x": graph().x[:, :3]}, r"data.x has 3 features per node and `conv.lin_rel` takes 5"),
+        ({"x": graph().x.to("meta")}, r"data.x is on meta and the model's weights are on cpu; bri"),
+        ({"edge_index": edges + 9}, r"edge_index names node 28, but the nodes are 0 to 23"),
+        ({"edge_index": edges.double()}, r"edge_index is torch.float64 of shape"),
+        ({"edge_index": edges.t()}, r"give integer node numbers of shape \[2, edges\]"),
+    ):
+        fields = {"x": graph().x, "edge_index": edges, **changed}
+        with pytest.raises(InputError, match=words):
+            expose(built(by_default), Data(**fields))
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (lambda z: z[:17], r"gives logits for 17 of 24.* forward= that returns all rows"),
+        (lambda z: z[:9, 0], r"gives logits for 9 of 24"),
+        (lambda z: z[None], r"model\(\.\.\.\)\.squeeze\(0\)"),
+        (lambda z: z[:3], r"one per link of edge_label_index: use expose_links"),
+        (lambda z: z[:3, 0], r"one per link of edge_label_index: use expose_links"),
+        (lambda z: z.sum(), r"that returns the logits"),
+    ],
+)
+def test_outputs_without_a_row_per_node_say_what_to_do(end: Any, words: str) -> None:
+    def cut(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+        return end(self.lin(self.conv(x, edge_index)))
+
+    labels, links = torch.arange(NODES) % 4, torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(gr.GnnRepairError, match=words):
+        expose(built(cut), bare(y=labels, edge_label_index=links))
+
+
 def test_data_of_other_kinds() -> None:
     data, model = bare(edge_attr=weights()), built(by_default)
     expected = model(data.x, data.edge_index, weights())
@@ -348,7 +404,15 @@ def test_logits_among_other_outputs() -> None:
     def named(self: Any, x: Tensor, edge_index: Tensor) -> Any:
         return {"loss": x.sum(), "logits": self.lin(self.conv(x, edge_index))}
 
-    assert "logits are output 'logits' of its 2" in expose(built(named), data).called
+    def tupled(self: Any, x: Tensor, edge_index: Tensor) -> Any:
+        h = self.conv(x, edge_index)
+        return namedtuple("Out", ["hidden", "logits"])(h, self.lin(h))
+
+    for form in (named, tupled):
+        assert "logits are output 'logits' of its 2" in expose(built(form), data).called
+    output = built(tupled)(data.x, data.edge_index)
+    kept = in_place(output, output.logits + 1, expose(built(tupled), data))
+    assert torch.equal(kept.logits, output.logits + 1) and kept.hidden is output.hidden
 
     def several(self: Any, x: Tensor, edge_index: Tensor) -> Any:
         h = self.conv(x, edge_index)

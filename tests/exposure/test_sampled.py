@@ -16,7 +16,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
-from gnn_repair.errors import InputError
+from gnn_repair.errors import ExposureRefused, InputError
 
 
 class Sage(nn.Module):
@@ -240,6 +240,34 @@ def test_a_count_of_seeds_that_cannot_be_is_refused(graph, model, given) -> None
     batch.batch_size = given
     with pytest.raises(InputError, match=r"data.batch_size is .* beside n_id"):
         gr.expose(model, batch)
+
+
+class OfBatch(Sage):
+    """What calls the graph it is handed ``batch``."""
+
+    def forward(self, batch: Data) -> Tensor:  # type: ignore[override]
+        out = super().forward(batch.x, batch.edge_index)
+        return out if self.tail else out[: batch.batch_size]
+
+
+class OfVector(Sage):
+    """A model of nodes that asks for a batch vector."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, edge_index) + batch.unsqueeze(1)
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_batch_that_is_data_itself_keeps_its_seeds(graph, sampled) -> None:
+    seeds = torch.tensor([31, 7, 55])
+    batch = batch_of(graph, seeds) if sampled else Data(graph.x, graph.edge_index, batch_size=3)
+    with pytest.raises(ExposureRefused, match=r"it gives logits for 3 of .* returns all rows"):
+        gr.expose(OfBatch().eval(), batch)
+    for model in (OfBatch(tail=True), OfVector()):
+        exposure = gr.expose(model.eval(), batch)
+        assert exposure.num_recipients == (3 if sampled else 80)
+        if sampled:
+            assert torch.equal(exposure.n_id[exposure.recipients], seeds)
 
 
 @pytest.mark.parametrize("tail", [False, True])

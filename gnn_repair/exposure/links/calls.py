@@ -19,19 +19,28 @@ from torch_geometric.data import HeteroData
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.calling import (
+    GRAPHS,
+    LOGITS,
+    CallPlan,
     Forward,
+    Given,
     Invocation,
     Relation,
+    agree,
     choose_arguments,
     counts_of,
     invocation,
     is_typed,
+    tensors_of,
     typed_arguments,
     typed_field,
+    untyped_field,
 )
 
-LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
+LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred)_?edge")
 """Names of a forward's parameter for the links to predict."""
+TRUE = re.compile(r"pos(itive)?_?edge")
+"""Names of a parameter for true links, or for the graph where no other parameter takes it."""
 SAMPLED = re.compile(r"^neg|negative")
 """Names of a parameter for links that are sampled and are none."""
 INDEX = re.compile(r"edge|index|link|pair")
@@ -68,17 +77,21 @@ class LinkCall:
 
 
 def _column(out: Any, count: int) -> tuple[Tensor, bool]:
-    if isinstance(out, tuple | list) and len(out) and isinstance(out[0], Tensor):
-        out = out[0]
-    if not isinstance(out, Tensor) or not out.is_floating_point():
-        raise InputError(f"the decoder gives {type(out).__name__}, not one logit per link; {SAY}")
-    if tuple(out.shape) == (count, 2):  # of the two classes "no link" and "link"
-        return out[:, 1:] - out[:, :1], True
-    if out.numel() != count or out.shape[:1] != (count,):
-        raise InputError(
-            f"the decoder gives a tensor of shape {list(out.shape)} for {count} links; {SAY}"
-        )
-    return out.reshape(count, 1), False
+    held = {k: v for k, v in tensors_of(out) if v.is_floating_point()}
+    rows = {k: v for k, v in held.items() if v.shape in ((count,), (count, 1), (count, 2))}
+    rows = {k: v for k, v in rows.items() if k in LOGITS} or rows
+    if len(rows) != 1:
+        shapes = " and ".join(f"a tensor of shape {list(v.shape)}" for v in held.values())
+        given = f"the decoder gives {shapes or type(out).__name__} for {count} links"
+        if any(v.dim() == 2 and len(v) == count for v in held.values()) and not rows:
+            given += ", and several outputs per link are unsupported"
+        elif any(v.shape[:1] == (2,) for v in held.values()):
+            given += " [2, L], and forwards that read them as pairs [L, 2] are unsupported"
+        raise InputError(f"{given}; {SAY}")
+    (logits,) = rows.values()
+    if logits.shape == (count, 2):  # of the two classes "no link" and "link"
+        return logits[:, 1:] - logits[:, :1], True
+    return logits.reshape(count, 1), False
 
 
 def link_call(
@@ -105,28 +118,35 @@ def link_call(
             raise InputError(
                 f"forward= says how an encoder is called, and no decoder is there; {SAY}"
             )
-        return _whole(model, data, relation)
+        return _whole(model, data, links, relation)
     encode, text = _encoder(model, data, forward, methods)
     chosen = getattr(model, "decode", None) if decoder is None else decoder
     score, words = _decoder(chosen, encode, links)
     return LinkCall(encode, score, f"{text} and {words}")
 
 
-def _whole(model: nn.Module, data: Any, relation: Relation | None) -> LinkCall:
+def _whole(model: nn.Module, data: Any, links: Tensor, relation: Relation | None) -> LinkCall:
     """A model whose forward takes the links beside the graph, or in it."""
     names = [p.name for p in _parameters(model)]
-    named = [name for name in names if LINK.search(name)]
+    named = sorted(filter(LINK.search, names), key="edge_label_index".__ne__)
+    apart = not named and bool({name.removesuffix("_dict") for name in names} & {*GRAPHS})
+    named = list(filter(TRUE.search, names)) if apart else named
     title = type(model).__name__
     if named:
-        sampled = [name for name in names if SAMPLED.search(name)]
-        given, text = _arguments(model, data, (named[0], *sampled))
+        # Where true and sampled links are taken apart, there are no sampled ones here.
+        sampled = [
+            n for n in names if SAMPLED.search(n) and (apart or untyped_field(data, n) is None)
+        ]
+        none = {name: Given(links[:, :0], "none") for name in sampled}
+        given, text = _arguments(model, data, {**none, named[0]: Given(links, "links")})
 
         def score(_: Any, links: Tensor) -> Any:
-            # Where true and sampled links are taken apart, there are no sampled ones here.
-            none = {name: links.new_zeros(2, 0) for name in sampled}
-            return model(**{**given(), **none, named[0]: links})
+            return model(**{**given(), named[0]: links})
 
-        return LinkCall(None, score, f"{title}.{text}")
+        call = LinkCall(None, score, f"{title}.{text}")
+        # What says of one link the same without the others is no graph that messages run along.
+        if not apart or agree(call.run(links)[0][:1], call.run(links[:, :1])[0]):
+            return call
     store = data if relation is None else data[relation]
     if len(names) != 1 or getattr(store, "edge_label_index", None) is None:
         raise InputError(
@@ -143,18 +163,13 @@ def _whole(model: nn.Module, data: Any, relation: Relation | None) -> LinkCall:
 
 
 def _arguments(
-    module: nn.Module, data: Any, links: tuple[str, ...] = ()
+    module: nn.Module, data: Any, known: CallPlan | None = None
 ) -> tuple[Callable[[], dict[str, Any]], str]:
-    """What a forward is called with beside its links, as ``expose`` would find it."""
+    """What a forward is called with, as ``expose`` would find it beside what is known."""
     if is_typed(data):
-        return typed_arguments(module, copy.copy(data), None, links)
-    shown = copy.copy(data)
-    for name in links:
-        if getattr(shown, name, None) is None:
-            few = getattr(data, "edge_index", None)
-            setattr(shown, name, few[:, :1] if isinstance(few, Tensor) else None)
-    chosen, text = choose_arguments(module, shown)
-    return lambda: {n: given.value for n, given in chosen.items() if n not in links[:1]}, text
+        return typed_arguments(module, copy.copy(data), None, known)
+    chosen, text = choose_arguments(module, copy.copy(data), known)
+    return lambda: {name: given.value for name, given in chosen.items()}, text
 
 
 def _encoder(
@@ -267,7 +282,10 @@ def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:
         kind = "missing" if links is None else f"a {type(links).__name__}"
         raise InputError(f"links is {kind}; give a tensor [2, L] of source and target nodes")
     if links.dim() != 2 or links.shape[0] != 2 or not links.shape[1]:
-        raise InputError(f"links has shape {list(links.shape)}; give [2, L], at least one link")
+        turned = ", as links.t() is" if links.dim() == 2 and links.shape[1] == 2 else ""
+        raise InputError(
+            f"links has shape {list(links.shape)}; give [2, L]{turned}, at least one link"
+        )
     if links.dtype not in (torch.int64, torch.int32):
         raise InputError(f"links holds {links.dtype}; give whole numbers, such as links.long()")
     if relation is None:

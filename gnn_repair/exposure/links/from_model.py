@@ -16,8 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.calling import Forward, ModelOnData, Reading, on_data, one_graph
-from gnn_repair.exposure.from_model import Exposing, Wanted, held_parts, operation_of
+from gnn_repair.exposure.calling import (
+    Forward,
+    ModelOnData,
+    Reading,
+    explained,
+    listed_graphs,
+    on_data,
+    one_graph,
+)
+from gnn_repair.exposure.from_model import Exposing, Wanted, held_parts, operation_of, unwrapped
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.heads.head import affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import (
@@ -117,11 +125,12 @@ def expose_links(
             f"vary is {vary!r}; choose 'source' or 'target' (with both ends reweighted a logit is "
             "a product of two mixtures, which no linear program decides)"
         )
+    model = unwrapped(model)
     refuse_compiled(model)
-    data = one_graph(data, model, forward)
+    data = one_graph(listed_graphs(data), model, forward)
     kind = relation_of(data, relation)
     chosen, end = chosen_links(data, links, kind), ENDS.index(vary)
-    with resting(model), torch.no_grad():
+    with resting(model), torch.no_grad(), explained(model, data):
         call = link_call(model, data, decoder, forward, chosen, kind)
         subject = on_data(model, data, lambda *_: None, None if kind is None else kind[2 * end])
         exposing = _LinkExposing(subject, Wanted(hops, tolerance), call, chosen, end)
@@ -271,6 +280,12 @@ def decoding_of(
 
 
 # The stages --------------------------------------------------------------------------------------
+
+
+BETWEEN = (
+    "; its outputs all lie between 0 and 1: if they are probabilities, which cannot turn negative, "
+    "pass a decoder= that subtracts 0.5"
+)
 
 
 class _LinkExposing(Exposing):
@@ -440,6 +455,8 @@ class _LinkExposing(Exposing):
         if is_affine(head):
             exposure = folded(mixture, head, None)
         else:
+            if not off and bool(((logits > 0) & (logits < 1)).all()):
+                mixture = replace(mixture, called=mixture.called + BETWEEN)
             frozen = head(mixture.frozen_logits[0], torch.arange(mixture.num_nodes)).unsqueeze(0)
             replay = logit_of(run) if off else run
             exposure = mixture.with_head(head, frozen, replay=replay)

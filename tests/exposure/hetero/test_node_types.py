@@ -430,5 +430,5 @@ def test_whole_graphs_of_several_types_are_refused_by_name() -> None:
     for node_type in (None, "paper"):
         with pytest.raises(ExposureRefused, match="a row for each of the 4 graphs of a batch with"):
             expose(Whole(), batch, node_type=node_type)
-    with pytest.raises(InputError, match="data is 4 graphs of several node types, which are expos"):
+    with pytest.raises(InputError, match="data is 4 graphs, which are expos"):
         expose(Whole(), graphs)

@@ -19,8 +19,10 @@ from gnn_repair.exposure.links.calls import chosen_links, relation_of
 from tests.helpers.models.link_form_models import (
     BACK,
     RATES,
+    AlongLinks,
     Embedding,
     OfData,
+    OfTrueGraph,
     Ratings,
     RatingsOfData,
     TrueAndSampled,
@@ -298,6 +300,8 @@ def test_links_may_be_given_where_data_names_none():
         gr.expose_links(model, data)
     with pytest.raises(InputError, match="links is a list"):
         gr.expose_links(model, data, [[0], [1]])
+    with pytest.raises(InputError, match=r"give \[2, L\], as links.t\(\) is"):
+        gr.expose_links(model, data, links.t())
 
 
 def test_some_links_by_mask_and_by_number():
@@ -317,7 +321,7 @@ def test_some_links_by_mask_and_by_number():
 # Further ways of asking about links: in the graph, between types, with more than a graph.
 
 
-@pytest.mark.parametrize("model", [OfData, TrueAndSampled, TwoClasses])
+@pytest.mark.parametrize("model", [OfData, TrueAndSampled, OfTrueGraph, TwoClasses])
 @pytest.mark.parametrize("vary", ["source", "target"])
 def test_forms_of_forward(model, vary):
     data, torch_model = graph_link_forms(), model().double()
@@ -334,6 +338,48 @@ def test_forms_of_forward(model, vary):
     torch.testing.assert_close(exposure.frozen_logits, told, rtol=1e-12, atol=1e-12)
     other = gr.expose_links(torch_model, data, data.edge_label_index[:, 3:7], vary=vary)
     torch.testing.assert_close(other.frozen_logits, told[3:7], rtol=1e-12, atol=1e-12)
+
+
+def test_a_graph_under_the_name_of_links_stays_the_graph():
+    torch.manual_seed(1)
+    data, model = graph_link_forms(), OfTrueGraph().double()
+    data.train_pos_edge_index = data.edge_index.flip(0)
+    exposure = gr.expose_links(nn.DataParallel(model), data)
+    with torch.no_grad():
+        z = Embedding.forward(model, data.x, data.train_pos_edge_index)
+    told = product(z, data.edge_label_index)
+    torch.testing.assert_close(exposure.frozen_logits, told, rtol=1e-12, atol=1e-12)
+    assert "(x, train_pos_edge_index, edge_label_index=links)" in str(exposure)
+    with pytest.raises(InputError, match="pos_edge_index, none of them links"):
+        gr.expose_links(AlongLinks().double(), data)
+    with pytest.raises(InputError, match=r"encode and decode, .* use expose_links"):
+        gr.diagnose(built(EXACT["GAE"], torch.float64)[0], data)
+
+
+def inverse(z, links):
+    return 1 / (1 + (z[links[0]] - z[links[1]]).square().sum(1))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "words"),
+    [
+        (lambda z, links: z[links[0]] * z[links[1]], "several outputs per link are unsupported"),
+        (lambda z, links: product(z, links[:, 0]), r"for 17 links; pass the encoder"),
+        (lambda z, links: product(z, links.t()), r"read them as pairs \[L, 2\] are unsupported"),
+        (lambda z, links: [product(z, links)] * 2, r"shape \[17\] and a tensor of shape \[17\]"),
+        (inverse, None),
+    ],
+)
+def test_outputs_of_decoders_that_are_no_logit_per_link(decoder, words):
+    data, model = graph_link_forms(), Embedding().double()
+    data.edge_label_index = data.edge_label_index[:, :17]
+    if words is None:
+        assert "outputs all lie between 0 and 1" in str(
+            gr.expose_links(model, data, decoder=decoder)
+        )
+    else:
+        with pytest.raises(InputError, match=words):
+            gr.expose_links(model, data, decoder=decoder)
 
 
 def test_a_decoder_may_know_more_of_each_link():

@@ -10,7 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader as PlainLoader
-from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    Dataset,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import TUDataset
 from torch_geometric.loader import DataLoader
@@ -85,6 +91,64 @@ def test_batches_of_graphs_make_one_exposure(
         )
     some = found.restrict([7, 2])
     torch.testing.assert_close(some.logits()[0], once.frozen_logits[0, [7, 2]], rtol=0, atol=1e-9)
+
+
+class Stored(Dataset[Data]):
+    """Somebody's own dataset."""
+
+    def __len__(self) -> int:
+        return len(GRAPHS)
+
+    def __getitem__(self, i: int) -> Data:
+        return doubled()[i]
+
+
+@pytest.mark.parametrize(
+    "form", [Stored, lambda: Subset(doubled(), range(len(GRAPHS))), lambda: iter(doubled())]
+)
+def test_datasets_and_generators_hold_graphs(form: Callable[[], Any]) -> None:
+    model, told = built("mean"), gr.expose(built("mean"), doubled()).frozen_logits
+    torch.testing.assert_close(gr.expose(model, form()).frozen_logits, told)
+    assert str(gr.diagnose(model, form())) == str(gr.diagnose(model, doubled()))
+
+
+@pytest.mark.parametrize("held", ["pos", "z", ""])
+def test_graphs_without_features(held: str) -> None:
+    class Of(Body):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, edge_index: Tensor, batch: Tensor, **more: Tensor) -> Tensor:
+            x = torch.stack([batch + i for i in range(5)], 1).double().sin()
+            x = x + sum(value.view(len(x), -1).sum(1, keepdim=True) for value in more.values())
+            return self.head(global_mean_pool(self.nodes(x, edge_index), batch))
+
+    torch.manual_seed(0)
+    model, graphs = Of().double(), doubled()
+    for graph in graphs:
+        if held:
+            graph[held] = graph.x
+        del graph.x
+
+    def forward(net: nn.Module, data: Any) -> Tensor:
+        return net(data.edge_index, data.batch, **({held: data[held]} if held else {}))
+
+    exposure = gr.expose(model, graphs, forward=forward)
+    assert exposure.num_recipients == len(GRAPHS) and exposure.num_terms == sum(SIZES)
+
+
+def test_no_graphs_and_models_of_one_graph_are_named() -> None:
+    for none in ([], iter([]), Subset(doubled(), [])):
+        with pytest.raises(InputError, match="data holds no graphs; pass at least one"):
+            gr.expose(built("mean"), none)
+    torch.manual_seed(0)
+    with pytest.raises(
+        ExposureRefused, match="takes the 11 graphs of data for one: expose one gra"
+    ):
+        gr.expose(Bare(CLASSES, lambda z: z).double(), doubled())
+    with pytest.raises(InputError, match="data is 11 graphs, which are exposed one at a time"):
+        gr.expose_links(built("mean"), doubled())
 
 
 @pytest.mark.parametrize("sampler", [None, SubsetRandomSampler([0, 4]), "weighted"])

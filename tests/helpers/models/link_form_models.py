@@ -50,6 +50,17 @@ class TrueAndSampled(Embedding):
         return product(z, pos_edge_index), product(z, neg_edge_index)
 
 
+class OfTrueGraph(Embedding):
+    def forward(self, x, train_pos_edge_index, edge_label_index):
+        z = super().forward(x, train_pos_edge_index)
+        return z, product(z, edge_label_index)
+
+
+class AlongLinks(Embedding):
+    def forward(self, x, edge_index, pos_edge_index):
+        return product(super().forward(x, pos_edge_index), pos_edge_index)
+
+
 class TwoClasses(Embedding):
     def __init__(self) -> None:
         super().__init__()
