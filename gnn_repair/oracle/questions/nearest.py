@@ -15,6 +15,7 @@ the oracle's bounds over all of them. Where the two meet it is the nearest.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -531,11 +532,15 @@ class Approach:
             low, high = float(steps[max(k - 1, 0)]), float(steps[k])
         return np.asarray(start + high * (end - start))
 
+    @cached_property
+    def messages(self) -> Tensor:
+        """[K, D]: h of every term."""
+        return self.exposure.contributions[0, self.exposure.rows.long()]
+
     def _aggregates(self, shares: Floats) -> Tensor:
         """[P, D] at λ [P, K]."""
-        aggregate = self.exposure.aggregate
-        messages = aggregate.contributions[0, aggregate.rows.long()]
-        return aggregate.fixed_logits[0, aggregate.recipients] + torch.from_numpy(shares) @ messages
+        fixed = self.exposure.fixed_logits[0, self.exposure.recipients]
+        return fixed + torch.from_numpy(shares) @ self.messages
 
     def _outputs(self, aggregates: Tensor) -> Tensor:
         nodes = self.exposure.recipients.expand(len(aggregates))
@@ -549,14 +554,13 @@ class Approach:
 
     def _linearised(self, shares: Floats) -> Instance:
         """The exact-mass problem of the head's first order at λ."""
-        aggregate = self.exposure.aggregate
         count = self.exposure.num_classes
         point = self._aggregates(shares[None]).repeat(count, 1).requires_grad_(True)
         with torch.enable_grad():  # the same point for every class: one pass gives all slopes
             outputs = self._outputs(point).diagonal()
             (slopes,) = torch.autograd.grad(outputs.sum(), point)
         rivals = np.delete(np.arange(len(outputs)), self.target)
-        table = aggregate.contributions[0, aggregate.rows.long()] @ slopes.t()
+        table = self.messages @ slopes.t()
         values, logits = table.numpy(), outputs.detach().numpy()
         gaps = values[:, self.target, None] - values[:, rivals]
         fixed = logits[self.target] - logits[rivals] - shares @ gaps
