@@ -57,9 +57,10 @@ def sampled() -> Exposure:
     return planted(n_id=torch.tensor([30, 3, 12, 3, 99, 0, 44]), sources=sources)
 
 
-def batches(name: str) -> Exposure:
+def batches(name: str, count: int = 11) -> Exposure:
+    """Three graphs in each."""
     with patch.object(calling, "LARGEST_BATCH", 12):
-        return expose(pool_models.built(name), doubled())
+        return expose(pool_models.built(name), doubled()[:count])
 
 
 def doubled() -> list[Any]:
@@ -121,6 +122,8 @@ SUBJECTS: dict[str, Callable[[], Exposure]] = {
     "held": lambda: expose(pool_models.built("max beside mean"), pool_models.batch_of()),
     "batches": lambda: batches("sum beside mean"),
     "batches, head": lambda: batches("jumping knowledge, MLP"),
+    "batches, attributes": lambda: batches("attributes of the graph"),
+    "batches of one size": lambda: batches("attributes of the graph", 6),
     "tied": lambda: twice(False).tied(),
     "tied, head": lambda: twice(True).tied(),
     "restricted, tied, head": lambda: twice(True).restrict([7, 2, 19]).tied(),
@@ -358,7 +361,7 @@ def test_parts_that_differ_are_not_joined(changes: dict[str, Any]) -> None:
             Exposure.concatenate(parts)
 
 
-# What a user says the model is ----------------------------------------------------------------------
+# What a user says the model is --------------------------------------------------------------------
 
 
 class Plain(nn.Module):
@@ -408,7 +411,7 @@ def test_one_wrong_number_of_what_is_expected_is_found(wrong: float, node: int) 
             expose(model, data, expected=told)
 
 
-# What Python reads ----------------------------------------------------------------------------------
+# What Python reads --------------------------------------------------------------------------------
 
 READS: dict[str, Callable[[Tensor], Any]] = {
     "a comparison": lambda h: bool(h.max() > 1),
@@ -455,3 +458,98 @@ def test_what_python_reads_of_nodes_is_held_by_name(name: str, before: bool) -> 
     model = Reader({**READS, **COUNTS}[name], before).double()
     exposure = expose(model, type(data)(x=data.x, edge_index=data.edge_index))
     assert ["Reader" in part.title for part in exposure.held] == [True] * (name in READS)
+
+
+# One weight per sender ----------------------------------------------------------------------------
+
+
+def two_sums(senders: Tensor | None = None, apart: float = 0.0) -> Exposure:
+    """Two members: a sum and one that is the same times a factor per member and recipient."""
+    values = pieces()
+    alpha = values["coefficients"].clone()
+    ends, rows = values["segments"], values["rows"]
+    first = torch.cat([torch.arange(*ends[2 * v : 2 * v + 2].tolist()) for v in range(NODES)])
+    owner = torch.repeat_interleave(ends.diff()[::2])
+    factor = 0.5 + torch.rand(MEMBERS, NODES, generator=torch.Generator().manual_seed(4)).double()
+    sent = values["sources"][rows[first].long()] if senders is None else senders[owner]
+    lengths = torch.repeat_interleave(ends.diff()[::2], 2)
+    order = torch.argsort(torch.cat([2 * owner, 2 * owner + 1]), stable=True)
+    both = torch.cat([alpha[:, first], alpha[:, first] * factor[:, owner]], 1)[:, order]
+    both[1, -1] *= 1 + apart
+    table = torch.cat([values["contributions"], values["contributions"]], 1)
+    rows = torch.cat([rows[first], sent.int() + 2 * NODES])[order]
+    segments = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    changed = {
+        "segments": segments, "rows": rows, "coefficients": both, "contributions": table,
+        "sources": values["sources"].repeat(2), "message_rows": values["message_rows"].repeat(2),
+    }  # fmt: skip
+    mixed = torch.zeros_like(values["fixed_logits"])
+    node = torch.repeat_interleave(lengths.view(-1, 2).sum(1))
+    mixed.index_add_(1, node, both.unsqueeze(2) * table[:, rows.long()])
+    return Exposure(**(values | changed | {"fixed_logits": values["frozen_logits"] - mixed}))
+
+
+def test_a_shared_weight_counts_in_every_group_by_the_factor_of_its_member() -> None:
+    exposure = two_sums()
+    tied = exposure.tied()
+    assert tied.num_groups == 1 and 2 * tied.num_terms == exposure.num_terms
+    lam = drawn(tied, 3)
+    weight = {(r, s): w for (r, _, s, *_), w in zip(terms_of(tied), lam.tolist(), strict=True)}
+    for member in range(MEMBERS):
+        ratio = exposure.mass[member, :, 1] / exposure.mass[member, :, 0]
+        told = terms_of(exposure)
+        own = [weight[r, s] * (float(ratio[r]) if g else 1.0) for r, g, s, *_ in told]
+        found = exposure.member(member).logits(torch.tensor(own, dtype=torch.float64))[0]
+        torch.testing.assert_close(tied.logits(lam)[member], found, rtol=1e-12, atol=1e-12)
+    for recipient, _, sender, *_, message in terms_of(tied):
+        told = [m for r, _, s, *_, m in terms_of(exposure) if (r, s) == (recipient, sender)]
+        assert torch.equal(message, told[0]) and torch.equal(told[0], told[1])
+
+
+@pytest.mark.parametrize(
+    "exposure", [lambda: two_sums(torch.arange(NODES).flip(0)), lambda: two_sums(apart=1e-6)]
+)
+def test_other_senders_or_other_shares_are_not_tied(exposure: Callable[[], Exposure]) -> None:
+    with pytest.raises(InputError, match="no two groups"):
+        exposure().tied()
+
+
+@pytest.mark.parametrize("name", [n for n in SUBJECTS if "tied" in n])
+def test_what_repairs_read_of_a_shared_weight_is_its_one_message(name: str) -> None:
+    exposure = subject(name)
+    for _, _, sender, *_, message in terms_of(exposure):
+        assert torch.equal(message[0], graph().x[sender])
+
+
+# What else cannot be ------------------------------------------------------------------------------
+
+
+def test_a_row_for_each_node_of_the_graph_is_asked_for() -> None:
+    exposure, largest = sampled(), 99
+    values = torch.arange(largest + 1.0)
+    assert exposure.local(values).tolist() == exposure.n_id.tolist()
+    with pytest.raises(InputError, match=f"node {largest} is in the exposure"):
+        exposure.local(values[:-1])
+
+
+def test_a_twin_that_sends_in_the_place_of_another_is_another_graph() -> None:
+    """Its features are the same, so all logits are."""
+    model, data = plain()
+    data.x[7] = data.x[3]
+    data.edge_index = torch.cat([data.edge_index[:, :-1], torch.tensor([[3], [11]])], 1)
+    data.edge_index = data.edge_index[:, (data.edge_index[0] != 7) & (data.edge_index[1] != 7)]
+    exposure, other = replace(expose(model, data), replay=None), data.clone()
+    other.edge_index = data.edge_index.clone()
+    other.edge_index[0, -1] = 7
+    assert exposure.bind(model, data).replay is not None
+    with pytest.raises(InputError, match="sends other messages"):
+        exposure.bind(model, other)
+
+
+@pytest.mark.parametrize("messages", [lambda h: h[:, :5], lambda h: h + 1, lambda h: h])
+def test_files_tell_messages_from_states(messages: Any, tmp_path: Path) -> None:
+    """Whether they begin in the same place, have the same shape, or are the same."""
+    state = torch.randn(MEMBERS, NODES, 5)
+    shown = planted(state=state, messages=messages(state), message_rows=torch.arange(14).int() % 5)
+    shown.save(tmp_path / "one")
+    assert torch.equal(Exposure.load(tmp_path / "one").messages, shown.messages)

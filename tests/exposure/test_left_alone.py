@@ -57,6 +57,29 @@ def net(end: Callable[[Tensor], Tensor] = lambda z: z, **how: Any) -> tuple[nn.M
     return model, plain(), gr.expose
 
 
+class Keeping(nn.Module):
+    """All that convolutions give is kept from the first run on, in three places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.tables = pyg.SAGEConv(5, 4), pyg.GCNConv(5, 4), [None]
+        self.first, self.second = None, {}
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        if self.first is None:
+            self.first = self.one(x, edge_index)
+        if "h" not in self.second:
+            self.second["h"] = self.two(x, edge_index)
+        return self.first + self.second["h"]
+
+
+def keeping() -> tuple[nn.Module, Any, Any]:
+    model, data = Keeping().double(), plain()
+    with torch.no_grad():
+        model(data.x, data.edge_index)
+    return model, data, gr.expose
+
+
 def linked() -> tuple[nn.Module, Any, Any]:
     torch.manual_seed(5)
     data = Data(x=torch.randn(50, link_models.WIDTH), edge_index=torch.randint(0, 50, (2, 180)))
@@ -70,6 +93,7 @@ CALLS: dict[str, Callable[[], tuple[nn.Module, Any, Any]]] = {
     "refused": lambda: net(lambda z: z.cumsum(0)),
     "writing into data": lambda: net(writes=True),
     **{f"failing in run {k}": lambda k=k: net(fails=k) for k in (1, 2, 3, 4)},
+    "keeping its sums": keeping,
     "types": lambda: (*typed_models.build("HeteroConv then ReLU"), gr.expose),
     "graphs": lambda: (
         pool_models.built("jumping knowledge, MLP"), pool_models.batch_of(), gr.expose,
@@ -122,7 +146,7 @@ def of_torch() -> list[Any]:
         torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(),
         torch.backends.mkldnn.enabled, torch.is_autocast_enabled("cpu"),
         len(torch.utils._python_dispatch._get_current_dispatch_mode_stack()),
-        nn.functional.scaled_dot_product_attention, nn.Module.__call__, pyg.MessagePassing.propagate,
+        nn.functional.scaled_dot_product_attention, pyg.MessagePassing.propagate,
     ]  # fmt: skip
 
 
