@@ -179,17 +179,17 @@ def some_of(exposure: Exposure) -> list[int]:
 @each
 def test_masses_logits_and_margins_are_sums_of_terms(name: str) -> None:
     exposure = subject(name)
-    lam = drawn(exposure, 3)
-    for member in range(exposure.num_members):
+    lam = torch.stack([drawn(exposure, 3 + member) for member in range(exposure.num_members)])
+    for member, own in enumerate(lam):
         mixed = exposure.fixed_logits[member].clone()
         masses: dict[tuple[int, int], float] = {}
         for number, (node, group, *_, said, _) in enumerate(terms_of(exposure)):
-            mixed[node] += lam[number] * said[member]
-            masses[node, group] = masses.get((node, group), 0.0) + float(lam[number])
+            mixed[node] += own[number] * said[member]
+            masses[node, group] = masses.get((node, group), 0.0) + float(own[number])
         chosen = exposure.recipients
         found = exposure.aggregate.logits(lam)[member]
         torch.testing.assert_close(found, mixed[chosen], rtol=1e-10, atol=1e-10)
-        own = exposure.masses(lam)[0]
+        own = exposure.masses(lam)[member]
         for place, node in enumerate(chosen.tolist()):
             told = [masses.get((node, group), 0.0) for group in range(exposure.num_groups)]
             assert own[place].tolist() == pytest.approx(told, abs=1e-12)

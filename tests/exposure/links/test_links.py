@@ -54,18 +54,6 @@ def built(case, dtype):
     return model, decoder.to(dtype) if isinstance(decoder, nn.Module) else decoder
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("vary", ["source", "target"])
-@pytest.mark.parametrize("name", [*EXACT, *BENT])
-def test_the_ways_people_write_it_are_certified(name, vary, dtype):
-    model, decoder = built({**EXACT, **BENT}[name], dtype)
-    data = graph(dtype)
-    exposure = gr.expose_links(model, data, decoder=decoder, vary=vary)
-    assert exposure.exact == (name in EXACT)
-    assert exposure.residual <= (1e-5 if dtype == torch.float32 else 1e-12)
-    assert exposure.num_links == data.edge_label_index.shape[1]
-
-
 class Weighted(nn.Module):
     """A last layer whose weights can be handed in, so that reweighting needs none of our code."""
 
@@ -167,20 +155,6 @@ def test_bent_decoders_are_answered_in_three_values():
     for i in np.flatnonzero(solution.verdict == "can"):
         assert solution.margin[i] > 0
         assert solution.bound[i] >= solution.margin[i] - 1e-9
-
-
-def test_links_sharing_an_end_are_replayed_one_after_another():
-    model, decoder = built(BENT["rectified embeddings"], torch.float64)
-    data = graph()
-    links = torch.tensor([[4, 4, 4, 9], [7, 8, 9, 4]])
-    exposure = gr.expose_links(model, data, links, decoder=decoder)
-    draw = torch.Generator().manual_seed(0)
-    shares = torch.rand(1, exposure.mixture.num_terms, generator=draw, dtype=torch.float64)
-    mass = exposure.mixture.mass / exposure.mixture.masses(shares)
-    lengths = exposure.mixture.segments.diff()
-    lam = shares[0] * torch.repeat_interleave(mass.view(-1), lengths)
-    seen = exposure.mixture.replay(lam)[exposure.offset :, 0]
-    assert torch.allclose(seen, exposure.logits(lam), atol=1e-12)
 
 
 def test_words_frames_and_numbers():
