@@ -171,6 +171,22 @@ def test_words_frames_and_numbers():
     assert "LinkExposure" in repr(exposure)
 
 
+@pytest.mark.parametrize("vary", ["source", "target"])
+@pytest.mark.parametrize("chosen", [None, [6, 1, 3], [5]])
+def test_every_row_of_a_frame_names_the_ends_of_its_own_link(chosen, vary):
+    exposure = gr.expose_links(EncodeDecode().double(), graph(), vary=vary)
+    frame, mixture = exposure.to_frame(chosen), exposure.mixture
+    asked = range(exposure.num_links) if chosen is None else chosen
+    assert list(dict.fromkeys(frame["link"])) == list(asked)
+    for link, rows in frame.groupby("link"):
+        source, target = exposure.links[:, link].tolist()
+        assert set(rows["from"]) == {source} and set(rows["to"]) == {target}
+        terms = slice(*mixture.segments[link : link + 2].tolist())
+        senders = mixture.sources[mixture.rows[terms].long()]
+        assert rows["source"].tolist() == senders.tolist()
+        assert rows["coefficient"].tolist() == mixture.coefficients[0, terms].tolist()
+
+
 def test_a_saved_solution_of_links_keeps_their_ends(tmp_path):
     exposure = gr.expose_links(EncodeDecode().double(), graph())
     solution = gr.solve(exposure, "flip")
