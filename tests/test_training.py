@@ -279,3 +279,18 @@ def test_a_member_diverges_at_any_epoch_the_state_after_the_last_among_them(when
     assert fitted.diverged.tolist() == [True]
     assert fitted.best_epoch.tolist() == [max(when - 1, 0)]
     assert fitted.best_score.tolist() == [when - 1]
+
+
+def test_what_becomes_of_a_member_after_it_has_stopped_is_not_told():
+    """Member 0 runs out of patience in epoch 4; its losses are no numbers from epoch 6 on."""
+
+    class Late(Scripted):
+        def losses(self, trunk: None) -> torch.Tensor:
+            bad = torch.tensor([torch.nan if self.epoch >= 6 else 1.0, 1.0])
+            return super().losses(trunk) * bad
+
+    script = [[0, 0], [5, 1], [4, 2], [4, 3], [4, 4], [9, 5], [9, 6], [9, 7], [9, 8]]
+    fitted = fit(Late(script, [1.0, 1.0]), replace(PLAIN, epochs=8, patience=3))
+    assert fitted.diverged.tolist() == [False, False]
+    assert fitted.epochs_run.tolist() == [4, 8] and fitted.best_epoch.tolist() == [1, 8]
+    assert bool(fitted.parameters["value"].isfinite().all())

@@ -892,7 +892,9 @@ def check_expected(
         precision = max(EXACT[logits.dtype], 4 * torch.finfo(theirs.dtype).eps)
         gap = (theirs.double() - logits.double()).abs().amax(1)
         size = torch.maximum(theirs.double().abs(), logits.double().abs()).amax(1)
-        # Where a row is next to nothing beside the others, roundings are those of the others.
+        # Where a row is next to nothing beside the others, roundings are those of the others; what
+        # is no number excuses none.
+        size = size.nan_to_num(nan=0.0, posinf=0.0)
         wrong = ~(gap <= EXPECTED_SLACK * precision * size.clamp(min=float(size.mean())))
         what = "gives other logits than expected="
     elif not theirs.is_floating_point() and theirs.shape == logits.shape[:1]:

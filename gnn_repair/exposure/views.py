@@ -201,7 +201,8 @@ def write_exposure(exposure: Exposure, path: str | Path) -> None:
     header["names"] = exposure.names.header() if exposure.names.typed else None
     header["held"] = [[part.title, list(part.operations), part.beside] for part in exposure.held]
     header["head"] = None if exposure.head is None else write_head(exposure.head, tensors)
-    if exposure.messages.data_ptr() == exposure.state.data_ptr():
+    one, other = exposure.messages, exposure.state
+    if one.data_ptr() == other.data_ptr() and one.shape == other.shape:
         del tensors["messages"]
     given = {n: v for n, v in header.items() if n not in ABSENT or v != ABSENT[n]}
     save_tensors(path, KIND, given, tensors)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_geometric.nn import GCNConv
 
 from gnn_repair.backbones import BACKBONES, Frozen, Shape, train_backbone
+from gnn_repair.backbones.train import OwnNetwork, load_network, train_own
 from gnn_repair.errors import DeviceError, FileFormatError, InputError, SplitError
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.training import SHORT, Budget
@@ -49,6 +51,63 @@ def test_accuracy_counts(graph):
         mask = graph.test_mask[:, split]
         right = frozen.logits[member].argmax(1)[mask] == graph.y[mask]
         torch.testing.assert_close(frozen.accuracy(graph.test_mask)[member], right.float().mean())
+
+
+def test_a_member_alone_is_that_member_in_every_field(graph):
+    frozen = replace(frozen_of("gat", graph, splits=[2, 0, 1]), diverged=torch.arange(3) == 1)
+    frozen = replace(frozen, best_epoch=torch.arange(3), epochs_run=torch.arange(3) + 1)
+    for member, split in enumerate((2, 0, 1)):
+        alone = frozen.member(member)
+        assert alone.splits == (split,)
+        for name in ("logits", "best_epoch", "epochs_run", "diverged"):
+            assert torch.equal(getattr(alone, name)[0], getattr(frozen, name)[member]), name
+        for name, value in frozen.parameters.items():
+            assert torch.equal(alone.parameters[name][0], value[member])
+        assert torch.equal(
+            alone.accuracy(graph.test_mask), frozen.accuracy(graph.test_mask)[[member]]
+        )
+        names = "backbone", "data", "seed", "budget"
+        assert all(getattr(alone, name) is getattr(frozen, name) for name in names)
+
+
+OWN = OwnNetwork(lambda features, classes: GCNConv(features, classes))
+
+
+def network_of(graph):
+    """Of an early epoch: later ones are worse in validation and not kept."""
+    graph.y[graph.val_mask[:, 1]] = graph.y[graph.val_mask[:, 1]].flip(0)
+    budget = Budget(12, None, 0.3, 0.0)
+    return train_own(OWN, graph, 1, device=torch.device("cpu"), budget=budget)
+
+
+def test_a_network_of_ones_own_gives_the_logits_that_are_kept(graph, tmp_path):
+    trained = network_of(graph)
+    assert int(trained.best_epoch) < int(trained.epochs_run)
+    expected = OWN.logits(trained.network, graph).unsqueeze(0).detach()
+    torch.testing.assert_close(trained.logits, expected, rtol=0, atol=0)
+    trained.save(tmp_path / "network")
+    again = load_network(tmp_path / "network", OWN, graph)
+    assert again.splits == (1,) and torch.equal(again.logits, trained.logits)
+    for name in ("best_epoch", "epochs_run", "diverged"):
+        assert torch.equal(getattr(again, name), getattr(trained, name))
+
+
+@pytest.mark.parametrize("what", ["y", "x", "edge_index", "logits", "nan"])
+def test_a_network_of_other_data_or_logits_is_refused(what, graph, tmp_path):
+    trained, other = network_of(graph), graph.clone()
+    if what == "y":
+        other.y = 1 - graph.y.clamp(max=1)
+    elif what == "x":
+        other.x = graph.x + 1e-9
+    elif what == "edge_index":
+        other.edge_index = graph.edge_index.flip(1)
+    else:
+        wrong = trained.logits.clone()
+        wrong[0, 5, 1] = torch.nan if what == "nan" else 3 + wrong[0, 5, 1]
+        trained = replace(trained, logits=wrong)
+    trained.save(tmp_path / "network")
+    with pytest.raises(InputError):
+        load_network(tmp_path / "network", OWN, other)
 
 
 def test_nothing_in_it_can_be_replaced(graph):

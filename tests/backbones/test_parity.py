@@ -131,6 +131,16 @@ def test_operators_and_their_powers_against_dense_matrices(name, power, graph):
         assert pairs.unique(dim=1).shape == pairs.shape
 
 
+@pytest.mark.parametrize("first", OPERATORS)
+def test_operators_do_not_hang_on_what_the_graph_was_asked_before(first, graph):
+    asked = Graph(graph)
+    OPERATORS[first](asked)
+    for name, operator in OPERATORS.items():
+        found, fresh = operator(asked), operator(Graph(graph))
+        assert torch.equal(found.coefficients, fresh.coefficients), name
+        assert torch.equal(found.pattern.indices, fresh.pattern.indices), name
+
+
 def test_the_hub_and_the_doubled_self_loop_are_there(graph):
     operator = Graph(graph).total
     counts = operator.pattern.indptr.diff()

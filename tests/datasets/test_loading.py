@@ -263,6 +263,20 @@ def test_a_damaged_cache_is_named_and_rebuilt(
     torch.testing.assert_close(load(spec, root).x, first.x)
 
 
+def test_a_cached_graph_of_another_dataset_is_not_taken(
+    arrays: Arrays, place: Place, private_cache: Path
+) -> None:
+    arrays["node_labels"] %= 5
+    loaded, entries = {}, {}
+    for name in ("roman-empire", "amazon-ratings"):
+        loaded[name] = place(name, arrays)
+        load(*loaded[name])
+        (entries[name],) = private_cache.rglob(f"{name}-*.safetensors")
+    entries["amazon-ratings"].write_bytes(entries["roman-empire"].read_bytes())
+    with pytest.warns(CacheWarning, match="does not hold amazon-ratings"):
+        assert load(*loaded["amazon-ratings"]).name == "amazon-ratings"
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(
     arrays: Arrays, place: Place, private_cache: Path
 ) -> None:

@@ -22,7 +22,7 @@ from gnn_repair.exposure.pieces import EXACT
 from gnn_repair.repair.model import in_place
 from tests.helpers.models.convolutions import NODES, graph
 from tests.helpers.models.output_models import NODES as NODES_OUTPUTS
-from tests.helpers.models.output_models import HeadedGcn, Network, OgbSage, PpiGat, several
+from tests.helpers.models.output_models import Network, several
 from tests.helpers.models.output_models import graph as graph_outputs
 
 # How a model is called: an exposure must be of the model as its user runs it.
@@ -429,19 +429,6 @@ def test_logits_among_other_outputs() -> None:
 
 
 # What a model's outputs are read as: classes, labels or values, and never one for another.
-
-
-@pytest.mark.parametrize("model", [PpiGat, OgbSage, HeadedGcn])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_models_of_several_labels_are_exposed_exactly(model, dtype):
-    torch.manual_seed(1)
-    data = graph_outputs(several(5), dtype)
-    exposure = gr.expose(model().to(dtype), data)
-    assert exposure.head is None
-    assert exposure.outputs == "labels"
-    assert exposure.num_classes == 5
-    assert exposure.residual <= (1e-5 if dtype == torch.float32 else 1e-12)
-    assert "5 labels" in str(exposure)
 
 
 def test_a_lone_output_is_a_value_where_y_says_so_and_two_classes_otherwise():

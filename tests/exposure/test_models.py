@@ -82,28 +82,6 @@ def double(model: nn.Module) -> nn.Module:
     return model.double()
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: models.GCN(5, 8, 2, 4, dropout=0.5),
-        lambda: models.GCN(5, 8, 3, 4, norm="batch_norm"),
-        lambda: models.GraphSAGE(5, 8, 2, 4),
-        lambda: models.GAT(5, 8, 2, 4, heads=2, v2=True),
-        lambda: models.PMLP(5, 8, 4, 2),
-        lambda: models.GraphUNet(5, 8, 4, depth=2),
-    ],
-    ids=["GCN", "deep GCN", "GraphSAGE", "GATv2", "PMLP", "GraphUNet"],
-)
-def test_library_models(build: Callable[[], nn.Module], plain: Data) -> None:
-    torch.manual_seed(0)
-    model = double(build())
-    exposure = expose(model, plain)
-    with torch.no_grad():
-        expected = model.eval()(plain.x, plain.edge_index)
-    torch.testing.assert_close(exposure.logits()[0], expected, rtol=1e-12, atol=1e-12)
-    assert exposure.residual is not None and exposure.residual <= 1e-12
-
-
 def by_segment_and_source(exposure: Exposure) -> Tensor:
     """The order of terms that does not depend on how they were found."""
     places = torch.arange(exposure.segments.numel() - 1)
@@ -165,18 +143,6 @@ def test_the_embedding_is_what_the_last_linear_layer_reads(data: Data) -> None:
     torch.testing.assert_close(logits.log_softmax(1), expected)
     without = expose(double(models.GCN(5, 8, 2, 4)), Data(x=data.x, edge_index=data.edge_index))
     assert without.embedding is None  # its last linear map comes before the aggregation
-
-
-def test_log_softmax_head_holds_up_to_a_shift(data: Data) -> None:
-    torch.manual_seed(0)
-    plain = double(Net()).eval()
-    headed = double(Net(end=lambda z: z.log_softmax(1))).eval()
-    headed.load_state_dict(plain.state_dict())
-    left, right = expose(plain, data), expose(headed, data)
-    assert "log_softmax" in right.fixed and "log_softmax" not in left.fixed
-    coefficients = random_admissible(left, seed=4).unsqueeze(0)
-    truth, found = left.logits(coefficients)[0], right.logits(coefficients)[0]
-    torch.testing.assert_close(found.log_softmax(1), truth.log_softmax(1))
 
 
 def test_parallel_convolutions_and_a_nonlinear_one(data: Data) -> None:
@@ -269,24 +235,6 @@ def test_gradients_cut_off(data: Data) -> None:
     torch.testing.assert_close(found.contributions, expected.contributions)
 
 
-def test_the_model_is_left_as_it_was(data: Data) -> None:
-    model = double(Net(pyg.SGConv(6, 8, cached=True), after=torch.relu)).train()
-    model.conv1.eval()
-    model.lin.weight.requires_grad_(False)
-    before = {name: dict(vars(module)) for name, module in model.named_modules()}
-    for after in (torch.relu, same):  # refused, then exposed
-        model.after = before[""]["after"] = after
-        try:
-            expose(model, data)
-        except Exception as refused:
-            assert after is torch.relu, refused
-        assert model.training and not model.conv1.training
-        assert not model.lin.weight.requires_grad and model.conv2.lin.weight.requires_grad
-        for name, module in model.named_modules():
-            assert dict(vars(module)).keys() == before[name].keys()
-        assert model.conv2._cached_x is None and model.conv2.cached
-
-
 @pytest.mark.parametrize(
     ("conv", "names"),
     [
@@ -306,18 +254,6 @@ def test_a_convolution_alone(
     exposure = expose(double(conv()), plain)
     assert [group.name for group in exposure.groups] == names
     assert exposure.residual is not None and exposure.residual <= 1e-12
-
-
-def test_a_model_that_knows_its_graph(data: Data) -> None:
-    class Fixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = pyg.SAGEConv(5, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.conv(x, data.edge_index)
-
-    assert expose(double(Fixed()), data).num_terms == data.edge_index.shape[1]
 
 
 @pytest.mark.gpu

@@ -35,7 +35,7 @@ from tests.helpers.models.awkward import (
 from tests.helpers.models.awkward import Net as NetAwkward
 from tests.helpers.models.convolutions import CASES, NODES, graph
 from tests.helpers.models.convolutions import Net as CaseNet
-from tests.helpers.models.refused_models import REFUSED, Net
+from tests.helpers.models.refused_models import Net
 
 # What cannot be exposed, and that the refusal names what is in the way.
 
@@ -67,15 +67,6 @@ class Times(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refusal_names_what_is_in_the_way(name: str, data: Data) -> None:
-    build, message = REFUSED[name]
-    torch.manual_seed(1)
-    forward = (lambda model, data: model(data.x)) if name == "no messages" else None
-    with pytest.raises(ExposureRefused, match=message):
-        expose(build(), data, forward=forward)
 
 
 def test_compiled_models(data: Data) -> None:
@@ -488,3 +479,21 @@ def test_rows_that_python_adds_one_by_one_are_an_earlier_layer() -> None:
     owner = torch.repeat_interleave(exposure.segments.diff())
     told = torch.stack([exposure.sources[exposure.rows.long()].long(), owner])
     assert sorted(told.t().tolist()) == sorted(data.edge_index.t().tolist())
+
+
+@pytest.mark.parametrize("place", [(0, 0), (11, 3), (NODES - 1, 1)])
+def test_one_number_that_differs_in_another_run_is_enough(
+    place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, plain = replaying.replaced, graph()
+    source = Data(x=plain.x, edge_index=plain.edge_index)
+
+    def spoilt(*given: Any) -> Tensor:
+        out = honest(*given).clone()
+        out[place] += 2e-11
+        return out
+
+    assert expose(Net().double(), source).residual is not None
+    monkeypatch.setattr(replaying, "replaced", spoilt)
+    with pytest.raises(ExposureRefused, match="differs from what was read off it"):
+        expose(Net().double(), source)

@@ -170,18 +170,6 @@ def test_repairs_learn_from_joined_samples(graph, model) -> None:
     )
 
 
-def test_joining_adds_up(graph, model) -> None:
-    first, second = (
-        gr.expose(model, batch_of(graph, torch.tensor(seeds))) for seeds in ([1, 2, 3], [40, 2])
-    )
-    joined = gr.Exposure.concatenate([first, second])
-    assert joined.num_nodes == first.num_nodes + second.num_nodes
-    torch.testing.assert_close(joined.logits()[:, :3], first.logits(), rtol=0, atol=0)
-    torch.testing.assert_close(joined.logits()[:, 3:], second.logits(), rtol=0, atol=0)
-    assert joined.residual == max(first.residual, second.residual)
-    assert joined.n_id[joined.recipients].tolist() == [1, 2, 3, 40, 2]
-
-
 def test_parts_of_other_models_are_refused(graph, model) -> None:
     batch = batch_of(graph, torch.tensor([1, 2]))
     part = gr.expose(model, batch)

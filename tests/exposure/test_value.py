@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,58 +19,16 @@ from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.parts import focused
 from gnn_repair.kernels import cpu
 from gnn_repair.repair.inputs import RepairInputs
-from tests.helpers.models import pool_models, typed_models
 from tests.helpers.models.convolutions import CASES, Net, graph
-from tests.helpers.models.gallery import exposed
-from tests.helpers.models.gallery_judge import drawn
-from tests.helpers.models.planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces, tables
+from tests.helpers.models.planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces
 from tests.helpers.report.report_worlds import make_exposure
 
 # The value itself: what it accepts, what follows from it, how it travels.
-
-HEADS = (
-    "ReLU", "opaque softplus", "where", "LayerNorm, jumping max", "BatchNorm, jumping cat",
-    "GAT, ELU", "SAGE normalised", "gate of both", "relations, ReLU", "TAGConv, tanh", "softmax",
-    "UniMP",
-)  # fmt: skip
-"""Between them every kind of operation."""
 
 
 @pytest.fixture
 def exposure() -> Exposure:
     return Exposure(**pieces())
-
-
-def test_identities_against_dense_algebra(exposure: Exposure) -> None:
-    alpha, table = matrices(), tables()
-    torch.testing.assert_close(exposure.mass, alpha.sum(3).transpose(1, 2))
-    torch.testing.assert_close(exposure.logits(), exposure.frozen_logits)
-    halved = exposure.logits(exposure.coefficients / 2)
-    beta = exposure.frozen_logits - torch.einsum("sgvu,sguc->svc", alpha, table)
-    expected = beta + torch.einsum("sgvu,sguc->svc", alpha / 2, table)
-    torch.testing.assert_close(halved, expected)
-    shared = exposure.logits(exposure.coefficients[:1])
-    expected = beta + torch.einsum("gvu,sguc->svc", alpha[0], table)
-    torch.testing.assert_close(shared, expected)
-
-
-def test_restriction(exposure: Exposure) -> None:
-    target = torch.arange(NODES) % CLASSES
-    for nodes in (
-        torch.tensor([4, 0, 6]),
-        torch.arange(NODES) > 2,
-        torch.tensor([], dtype=torch.long),
-    ):
-        part = exposure.restrict(nodes)
-        numbers = nodes.nonzero().view(-1) if nodes.dtype == torch.bool else nodes
-        torch.testing.assert_close(part.recipients, numbers)
-        torch.testing.assert_close(part.logits(), exposure.frozen_logits[:, numbers])
-        torch.testing.assert_close(part.mass, exposure.mass[:, numbers])
-        torch.testing.assert_close(part.margins(target), exposure.margins(target)[:, numbers])
-    twice = exposure.restrict(torch.tensor([5, 4, 2])).restrict(torch.tensor([2, 5]))
-    torch.testing.assert_close(twice.logits(), exposure.frozen_logits[:, [2, 5]])
-    with pytest.raises(InputError, match="node 3 is not among the recipients"):
-        twice.restrict(torch.tensor([3]))
 
 
 @pytest.mark.gpu
@@ -157,37 +113,6 @@ def test_refused_at_construction(name: str) -> None:
         Exposure(**values)
 
 
-KINDS: dict[str, Callable[[], Exposure]] = {
-    "planted": lambda: replace(
-        Exposure(**pieces()), root=True, origin="a test", fixed="β", residual=1e-9, called="f(x)"
-    ),
-    "sampled": lambda: replace(Exposure(**pieces()), n_id=7 * torch.arange(NODES) + 3),
-    "labels": lambda: replace(Exposure(**pieces()), outputs="labels"),
-    "types": lambda: expose(*typed_models.build("HeteroConv by sum")),
-    "types, head": lambda: expose(*typed_models.build("HeteroConv then ReLU")),
-    "graphs, head": lambda: expose(pool_models.built("mean, MLP"), pool_models.batch_of()),
-    "held": lambda: expose(pool_models.built("max beside mean"), pool_models.batch_of()),
-    **{f"head of {name}": partial(exposed, name) for name in HEADS},
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_files_keep_everything(kind: str, tmp_path: Path) -> None:
-    exposure, path = KINDS[kind](), tmp_path / "here" / "exposure.safetensors"
-    exposure.save(path)
-    loaded = Exposure.load(path)
-    for field in fields(Exposure):
-        mine, other = getattr(loaded, field.name), getattr(exposure, field.name)
-        if isinstance(other, Tensor):
-            assert mine.dtype == other.dtype and torch.equal(mine, other), field.name
-        elif field.name not in ("head", "replay"):
-            assert mine == other, field.name
-    lam = drawn(exposure, 5).unsqueeze(0)
-    torch.testing.assert_close(loaded.logits(lam), exposure.logits(lam), rtol=1e-14, atol=1e-14)
-    assert loaded.replay is None
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
 def test_what_is_saved_is_validated_again(exposure: Exposure, tmp_path: Path) -> None:
     from safetensors import safe_open
 
@@ -238,34 +163,6 @@ def test_a_vector_of_coefficients_is_shared(exposure: Exposure) -> None:
     vector = torch.rand(TERMS, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     torch.testing.assert_close(exposure.logits(vector), exposure.logits(vector.expand(2, -1)))
     assert exposure.masses(vector).shape == (1, NODES, GROUPS)
-
-
-def test_masses_of_members_that_differ(exposure: Exposure) -> None:
-    """Segment by segment in plain Python, for each member's own λ."""
-    generator = torch.Generator().manual_seed(5)
-    given = torch.rand(MEMBERS, TERMS, generator=generator, dtype=torch.float64)
-    ends = exposure.segments.tolist()
-    for member in range(MEMBERS):
-        for node in range(NODES):
-            for group in range(GROUPS):
-                place = node * GROUPS + group
-                part = given[member, ends[place] : ends[place + 1]].tolist()
-                found = exposure.masses(given)[member, node, group]
-                assert float(found) == pytest.approx(sum(part), abs=1e-14)
-
-
-def test_margins_of_members_that_differ(exposure: Exposure) -> None:
-    alpha, table = matrices(), tables()
-    beta = exposure.frozen_logits - torch.einsum("sgvu,sguc->svc", alpha, table)
-    scale = torch.tensor([2.0, 0.25], dtype=torch.float64)
-    z = beta + torch.einsum("s,sgvu,sguc->svc", scale, alpha, table)
-    target = torch.tensor([2, 2, 1, 0, 1, 0, 0])
-    found = exposure.margins(target, exposure.coefficients * scale.view(-1, 1))
-    for member in range(MEMBERS):
-        for node in range(NODES):
-            rivals = z[member, node].tolist()
-            own = rivals.pop(int(target[node]))
-            assert float(found[member, node]) == pytest.approx(own - max(rivals))
 
 
 def test_unknown_classes_have_no_margin(exposure: Exposure) -> None:
@@ -401,28 +298,6 @@ def test_the_reconstruction_is_relative_to_the_logit_where_that_is_large() -> No
 
 
 # A part of an exposure that keeps nothing of the rest says the same about its recipients.
-
-
-def test_the_part_says_the_same_and_names_its_place() -> None:
-    exposure, y = make_exposure(nodes=60, groups=2, members=3)
-    positions = torch.tensor([50, 3, 1, 17])
-    focus = focused(exposure, positions)
-    part = focus.exposure
-    assert part.num_nodes < 60 and part.contributions.shape[1] < exposure.contributions.shape[1]
-    assert focus.nodes[part.recipients].tolist() == exposure.recipients[positions].tolist()
-    torch.testing.assert_close(part.logits(), exposure.logits()[:, positions], rtol=0, atol=0)
-    torch.testing.assert_close(
-        part.frozen_logits, exposure.frozen_logits[:, focus.nodes], rtol=0, atol=0
-    )
-    torch.testing.assert_close(part.coefficients, exposure.coefficients[:, focus.terms])
-    senders = exposure.sources[exposure.rows[focus.terms].long()]
-    assert torch.equal(focus.nodes[part.sources[part.rows.long()].long()], senders.long())
-    whole = gr.solve(exposure, y, exposure.recipients[positions])
-    some = gr.solve(part, y[focus.nodes], part.recipients)
-    np.testing.assert_array_equal(some.margin, whole.margin)
-    np.testing.assert_array_equal(some.bound, whole.bound)
-    np.testing.assert_array_equal(focus.nodes.numpy()[some.sources], whole.sources)
-    np.testing.assert_array_equal(focus.terms.numpy()[some.terms], whole.terms)
 
 
 def test_a_term_that_nobody_sent_stays_nobodys() -> None:

@@ -190,3 +190,5 @@ def test_a_softmax_does_not_change_with_what_all_scores_have_in_common(device, s
     found = segment_softmax(pattern.to(device), (scores + common.unsqueeze(1)).to(device)).cpu()
     expected = plain_softmax(pattern, scores.double())
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    plainly = plain_softmax(pattern, scores.double() + common.double().unsqueeze(1))
+    torch.testing.assert_close(plainly, expected, rtol=1e-9, atol=1e-12)

@@ -70,40 +70,6 @@ def graph_without_an_entry():  # type: ignore[no-untyped-def]
     return data
 
 
-def test_restriction_is_the_same_function_on_fewer_nodes() -> None:
-    exposure = exposed("SAGE, ReLU")
-    mask = torch.arange(26) % 3 == 1
-    some = exposure.restrict(mask)
-    torch.testing.assert_close(some.logits(), exposure.logits()[:, mask])
-    y = torch.arange(26) % 4
-    y[4] = -1
-    margins = exposure.margins(y)
-    logits = exposure.logits()[0]
-    for node in (0, 5, 11):
-        others = [float(logits[node, c]) for c in range(4) if c != int(y[node])]
-        assert float(margins[0, node]) == pytest.approx(float(logits[node, y[node]]) - max(others))
-    assert bool(margins[0, 4].isnan())
-    torch.testing.assert_close(some.margins(y), margins[:, mask], equal_nan=True)
-
-
-def test_replaying_leaves_the_model_as_it_was() -> None:
-    model = built(TAILED["GIN with BatchNorm"].build, torch.float32).train()
-    exposure = expose(model, graph(torch.float32))
-    assert exposure.head is not None and exposure.replay is not None
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    frozen = exposure.replay(exposure.coefficients[0])
-    torch.testing.assert_close(frozen, exposure.frozen_logits[0], rtol=1e-5, atol=1e-5)
-    assert model.training and all(p.requires_grad for p in model.parameters())
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
-def test_what_is_left_out_is_said() -> None:
-    assert "held as it is: `right` (SAGEConv) (scatter_reduce amax)" in str(
-        exposed("a max branch beside")
-    )
-
-
 def test_what_does_not_fit_together() -> None:
     exposure = exposed("ReLU")
     tail = exposure.head

@@ -56,18 +56,6 @@ def built(case, dtype):
     return model, decoder.to(dtype) if isinstance(decoder, nn.Module) else decoder
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("vary", ["source", "target"])
-@pytest.mark.parametrize("name", [*EXACT, *BENT])
-def test_the_ways_people_write_it_are_certified(name, vary, dtype):
-    model, decoder = built({**EXACT, **BENT}[name], dtype)
-    data = graph(dtype)
-    exposure = gr.expose_links(model, data, decoder=decoder, vary=vary)
-    assert exposure.exact == (name in EXACT)
-    assert exposure.residual <= (1e-5 if dtype == torch.float32 else 1e-12)
-    assert exposure.num_links == data.edge_label_index.shape[1]
-
-
 class Weighted(nn.Module):
     """A last layer whose weights can be handed in, so that reweighting needs none of our code."""
 
@@ -171,20 +159,6 @@ def test_bent_decoders_are_answered_in_three_values():
         assert solution.bound[i] >= solution.margin[i] - 1e-9
 
 
-def test_links_sharing_an_end_are_replayed_one_after_another():
-    model, decoder = built(BENT["rectified embeddings"], torch.float64)
-    data = graph()
-    links = torch.tensor([[4, 4, 4, 9], [7, 8, 9, 4]])
-    exposure = gr.expose_links(model, data, links, decoder=decoder)
-    draw = torch.Generator().manual_seed(0)
-    shares = torch.rand(1, exposure.mixture.num_terms, generator=draw, dtype=torch.float64)
-    mass = exposure.mixture.mass / exposure.mixture.masses(shares)
-    lengths = exposure.mixture.segments.diff()
-    lam = shares[0] * torch.repeat_interleave(mass.view(-1), lengths)
-    seen = exposure.mixture.replay(lam)[exposure.offset :, 0]
-    assert torch.allclose(seen, exposure.logits(lam), atol=1e-12)
-
-
 def test_words_frames_and_numbers():
     data = graph()
     exposure = gr.expose_links(EncodeDecode().double(), data)
@@ -197,6 +171,22 @@ def test_words_frames_and_numbers():
     assert str(solution[0]).startswith(f"link {first} → {last} ")
     assert solution.to_frame()["link"].tolist() == [3, 5]
     assert "LinkExposure" in repr(exposure)
+
+
+@pytest.mark.parametrize("vary", ["source", "target"])
+@pytest.mark.parametrize("chosen", [None, [6, 1, 3], [5]])
+def test_every_row_of_a_frame_names_the_ends_of_its_own_link(chosen, vary):
+    exposure = gr.expose_links(EncodeDecode().double(), graph(), vary=vary)
+    frame, mixture = exposure.to_frame(chosen), exposure.mixture
+    asked = range(exposure.num_links) if chosen is None else chosen
+    assert list(dict.fromkeys(frame["link"])) == list(asked)
+    for link, rows in frame.groupby("link"):
+        source, target = exposure.links[:, link].tolist()
+        assert set(rows["from"]) == {source} and set(rows["to"]) == {target}
+        terms = slice(*mixture.segments[link : link + 2].tolist())
+        senders = mixture.sources[mixture.rows[terms].long()]
+        assert rows["source"].tolist() == senders.tolist()
+        assert rows["coefficient"].tolist() == mixture.coefficients[0, terms].tolist()
 
 
 def test_a_saved_solution_of_links_keeps_their_ends(tmp_path):

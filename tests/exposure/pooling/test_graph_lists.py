@@ -248,14 +248,6 @@ def test_node_classifiers_on_several_graphs(monkeypatch: pytest.MonkeyPatch) -> 
         gr.expose(Nodes().double(), doubled())
 
 
-def test_terms_name_graph_and_node() -> None:
-    frame = gr.expose(built("sum beside mean"), batch_of()).to_frame([2])
-    size, start = SIZES[2], sum(SIZES[:2])
-    assert set(frame["graph"]) == {2}
-    assert frame["source"].tolist() == 2 * list(range(start, start + size))
-    assert frame["node"].tolist() == 2 * list(range(size))
-
-
 def test_answers_and_changes_name_graphs() -> None:
     batch = batch_of()
     exposure = gr.expose(built("sum beside mean"), batch)

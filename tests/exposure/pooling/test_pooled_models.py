@@ -21,7 +21,6 @@ from tests.helpers.models.pool_models import (
     GRAPHS,
     LAYERS,
     MODELS,
-    REFUSED,
     ROWS,
     SIZES,
     WIDTH,
@@ -39,8 +38,6 @@ from tests.helpers.models.pool_models import (
 
 # Every style of graph classifier in the table: exposed as it must be, or refused.
 
-LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
-"""What is promised of residuals."""
 REPEATED = [
     name
     for name, case in MODELS.items()
@@ -49,38 +46,6 @@ REPEATED = [
     # does not, and neither does one of the marks' columns.
     and name not in ("softmax by channel", "Set2Set", "GraphNorm")
 ]
-
-
-def logits_of(model: nn.Module, batch: Any) -> Tensor:
-    names = [
-        n for n in ("x", "edge_index", "batch", "u") if n in model.forward.__code__.co_varnames
-    ]
-    out = model(batch) if not names or names == ["x"] else model(*(batch[n] for n in names))
-    out = out[0] if isinstance(out, tuple) else out
-    return torch.stack([torch.zeros_like(out), out], 1) if out.dim() == 1 else out
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
-@pytest.mark.parametrize("name", MODELS)
-def test_a_graph_classifier_is_a_mixture_of_its_nodes(name: str, dtype: torch.dtype) -> None:
-    case, batch = MODELS[name], batch_of(dtype)
-    model = built(name, dtype)
-    exposure = gr.expose(model, batch)
-    assert (exposure.head is not None) == bool(case.tail)
-    assert exposure.residual is not None and exposure.residual <= LIMIT[dtype]
-    with torch.no_grad():
-        told = logits_of(model, batch).double()
-    shift = told - exposure.frozen_logits[0]
-    torch.testing.assert_close(shift, shift[:, :1].expand_as(shift), rtol=0, atol=1e-6)
-    assert exposure.graph_starts is not None
-    assert exposure.graph_starts.tolist() == [sum(SIZES[:i]) for i in range(len(SIZES) + 1)]
-    wanted = [[mass(n) if mass else -1.0 for mass in case.masses] for n in SIZES]
-    known = torch.tensor(wanted, dtype=torch.float64)
-    found = torch.where(known < 0, -1.0, exposure.mass[0])
-    torch.testing.assert_close(found, known, rtol=1e-6, atol=0)
-    owner = torch.repeat_interleave(exposure.segments[:: exposure.num_groups].diff())
-    sources = exposure.sources[exposure.rows.long()].long()
-    assert torch.equal(batch.batch[sources], owner)
 
 
 def repeats(seed: int) -> Tensor:
@@ -108,14 +73,6 @@ def test_coefficients_weigh_what_repeated_nodes_weigh(name: str) -> None:
     normal = torch.tensor([mass is one for mass in MODELS[name].masses])
     scale = torch.where(normal, share, 1.0).flatten().repeat_interleave(exposure.segments.diff())
     torch.testing.assert_close(exposure.logits(raw * scale)[0], told, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_weighted_sum_is_refused_with_the_reason(name: str) -> None:
-    build, words = REFUSED[name]
-    torch.manual_seed(1)
-    with pytest.raises(ExposureRefused, match=words):
-        gr.expose(build().double(), batch_of())
 
 
 @pytest.mark.parametrize("size", [4, 7])
@@ -158,18 +115,6 @@ def test_what_repairs_see_of_a_graph_and_its_nodes() -> None:
         mean = global_mean_pool(nodes, batch.batch)
     torch.testing.assert_close(exposure.messages[0], nodes, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(exposure.state[0], mean, rtol=1e-12, atol=1e-12)
-
-
-def test_a_pool_by_max_beside_a_mean_is_said_to_stay() -> None:
-    found = gr.expose(built("max beside mean"), batch_of())
-    assert "held as it is: the forward of Pooled (scatter_reduce amax)" in str(found)
-    assert not any(part.beside for part in gr.expose(built("attention"), batch_of()).held)
-
-
-def test_means_over_graphs_are_held_by_name() -> None:
-    torch.manual_seed(1)
-    found = gr.expose(Pooled(global_mean_pool, end=lambda z: z - z.mean(0)).double(), batch_of())
-    assert found.scope == "model with the forward of Pooled (mean) held"
 
 
 def test_a_standard_deviation_is_two_moments_and_a_tail() -> None:
