@@ -1067,7 +1067,11 @@ class Filters:
             if step is None or step.name not in ("mul", "div", "neg"):
                 break
             numbers = [self._number(argument) for argument in step.args]
-            inner = [a.number for a, n in zip(step.args, numbers, strict=True) if n is None]
+            inner = [
+                a.number
+                for a, n in zip(step.args, numbers, strict=True)
+                if isinstance(a, Ref) and n is None
+            ]
             factor = next((n for n in numbers if n is not None), -1.0)
             if len(inner) != 1 or not factor or (step.name == "div" and numbers[0] is not None):
                 break
