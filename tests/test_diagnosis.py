@@ -263,7 +263,7 @@ def test_the_commands(tmp_path, monkeypatch):
     (tmp_path / "own_model_file.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     run, name = CliRunner(), "own_model_file.py:made"
-    done = run.invoke(app, ["diagnose", name, "--csv", "rows.csv"])
+    done = [run.invoke(app, ["diagnose", name, "--csv", "rows.csv"]) for _ in range(2)][1]
     assert done.exit_code == 0 and "exposing the final aggregation" in done.stderr
     assert "chance" in done.stdout and len(pd.read_csv("rows.csv")) == 12
     rows = json.loads(

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.cli.options import FactoryArgument, Format, FormatOption, emit
+from gnn_repair.cli.options import (
+    BASELINE,
+    FactoryArgument,
+    Format,
+    FormatOption,
+    check_outputs,
+    emit,
+)
 from gnn_repair.cli.user_code import made_by
 from gnn_repair.errors import InputError
 
@@ -37,6 +44,8 @@ def check(
 
     if tolerance != tolerance:
         raise InputError("--tolerance is nan; give points between 0 and 100")
+    if save:
+        check_outputs((baseline, BASELINE))
     before = None if save else load_baseline(baseline)
     exposure, solution, chance = _answers(*made_by(factory))
     kind = _kind(exposure, solution)

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.atomic import check_target
-from gnn_repair.cli.options import FactoryArgument, Format, FormatOption, emit
+from gnn_repair.cli.options import (
+    PAGE,
+    ROWS,
+    FactoryArgument,
+    Format,
+    FormatOption,
+    check_outputs,
+    emit,
+)
 from gnn_repair.cli.user_code import made_by
 
 if TYPE_CHECKING:
@@ -34,8 +41,7 @@ def diagnose(
     NAME is a function without arguments, or a tuple. Test nodes are those of data.test_mask; all
     labelled nodes where there is none.
     """
-    for target in filter(None, (csv, report)):
-        check_target(target)
+    check_outputs((csv, ROWS), (report, PAGE))
     found = diagnosed(factory)
     for path, write in ((csv, found.to_csv), (report, found.report)):
         if path is not None:

@@ -173,7 +173,7 @@ KINDS: dict[str, Callable[[], Exposure]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_keep_everything(kind: str, tmp_path: Path) -> None:
-    exposure, path = KINDS[kind](), tmp_path / "here" / "exposure.safetensors"
+    exposure, path = KINDS[kind](), tmp_path / "exposure.safetensors"
     exposure.save(path)
     loaded = Exposure.load(path)
     for field in fields(Exposure):
