@@ -110,7 +110,7 @@ class Diagnosis(ABC):
         asked = self._solution
         rows = np.flatnonzero((asked.named(asked.node) == node) & (asked.member == member))
         if not len(rows):
-            who = node if asked.links is not None else asked.names.node(node)
+            who = f"link {node}" if asked.links is not None else asked.names.node(node)
             raise InputError(f"{who} is not among the {self.selection}; choose another")
         return "\n".join(self._sentence(i) for i in rows.tolist())
 
@@ -408,8 +408,8 @@ class ValueDiagnosis(Diagnosis):
             excess = mean_over_nodes(can - chance, may - chance, *of)
             lines.append(f"The true value could be had by weighing messages differently: {rate}.")
             lines.append(
-                "Another node's true value lies within the same interval: chance "
-                f"{by_chance.words(100, unit=' %')}, excess "
+                f"Another {noun_of(self.exposure)}'s true value lies within the same interval: "
+                f"chance {by_chance.words(100, unit=' %')}, excess "
                 f"{excess.words(100, sign='+', unit=' points')}."
             )
         lines.append(f"The interval is {np.median(found.width):.4g} wide (median).")
@@ -459,11 +459,12 @@ def diagnose(
         if truth is None:
             raise InputError("pass y, 1 for every link that is there and 0 for the others")
         return _diagnose_labels(exposure, truth, nodes, "links", say)
-    held, noun = _held(data, exposure), plural(noun_of(exposure))
+    held, one = _held(data, exposure), noun_of(exposure)
+    noun = plural(one)
     if exposure.outputs == "classes":
-        y = classes_for(exposure, _truth(held) if y is None else y)
+        y = classes_for(exposure, _truth(held, one) if y is None else y)
     elif y is None:
-        y = _truth(held)
+        y = _truth(held, one)
     words = f"chosen {noun}"
     if nodes is None:
         splits = model.splits if isinstance(model, Frozen) else None
@@ -506,10 +507,10 @@ def _held(data: Any, exposure: Exposure) -> Any:
     return data[exposure.names.recipient] if exposure.names.recipient in kinds else data
 
 
-def _truth(held: Any) -> Any:
+def _truth(held: Any, noun: str) -> Any:
     y = field(held, "y")
     if y is None:
-        raise InputError("data has no y; pass y, the truth of every node")
+        raise InputError(f"data has no y; pass y, the truth of every {noun}")
     return y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
 
 

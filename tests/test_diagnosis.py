@@ -19,6 +19,7 @@ import gnn_repair as gr
 from gnn_repair.cli.main import app
 from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.oracle.questions.ranges import ValueRange
 from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.helpers.study.tiny import tiny_graph
@@ -83,6 +84,8 @@ def test_which_nodes_and_labels_are_taken(planted):
     assert "no errors" not in str(gr.diagnose(planted, data(y=y), nodes=[2]))
     for wrong, message in (
         (data(y=None), "data has no y"),
+        (data(y=y[:2]), r"y has shape \[2\] instead of \[3\]: one class for every node"),
+        (data(y=y + 3), "y is 3 at node 0"),
         (data(y=y, test_mask=mask.view(3, 1).repeat(1, 2)), "has 2 splits"),
         (data(y=y, test_mask=mask[:2]), "2 entries for 3 nodes"),
     ):
@@ -206,6 +209,12 @@ def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
     assert "(2 of 5)" in text and "chance 50.0 %" in text and "excess -10.0" in text
     assert "True: 2.5" in found.explain(0)
     assert sum(len(lines.get_segments()) for lines in found.plot().collections) == 5
+    graphs = replace(found, exposure=replace(values, names=NodeNames("graph")))
+    assert "Another graph's true value" in str(graphs)
+    with pytest.raises(InputError, match="no y; pass y, the truth of every graph"):
+        gr.diagnose(graphs.exposure, {})
+    with pytest.raises(InputError, match="for 3 graphs; give it one for each"):
+        gr.diagnose(graphs.exposure, y=y, nodes=torch.ones(2, dtype=torch.bool))
     lower, upper = (
         replace(end, bound=end.bound + 1) for end in (found.range.lower, found.range.upper)
     )

@@ -339,7 +339,7 @@ class Exposure:
                 margin is NaN.
             coefficients: λ, [S or 1, T]; α unless given.
         """
-        classes = classes_for(self, target)[self.recipients]
+        classes = classes_for(self, target, "target")[self.recipients]
         logits = self.logits(coefficients)
         index = classes.clamp(min=0).expand(logits.shape[:2]).unsqueeze(-1)
         own = logits.gather(2, index)
