@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from gnn_repair.cli.options import (
     check_outputs,
     emit,
 )
-from gnn_repair.cli.user_code import made_by
+from gnn_repair.cli.user_code import made_by, printing_to_stderr
 
 if TYPE_CHECKING:
     from gnn_repair.diagnosis import Diagnosis
@@ -48,7 +49,9 @@ def diagnose(
             typer.echo(f"{write(path)}", err=True)
     frame = found.to_frame()
     if format is Format.json:
-        emit(frame.astype(object).where(frame.notna(), None).to_dict("records"), format)  # type: ignore[arg-type]
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+        content = {"summary": found.summary(), "rows": rows}
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
         return
     typer.echo(str(found))
     errors = frame[frame["verdict"] != "right"]
@@ -56,13 +59,14 @@ def diagnose(
         errors = errors.sort_values("mass_moved", kind="stable")
     who = frame.columns[: frame.columns.get_loc("true")]
     columns = [*who, *(name for name in COLUMNS if name in frame)]
-    rows: Any = errors[columns].head(SHOWN).astype(object)
-    if len(rows):
-        emit(rows.where(rows.notna(), None).to_dict("records"), format, "Errors, nearest first")
+    shown: Any = errors[columns].head(SHOWN).astype(object)
+    if len(shown):
+        emit(shown.where(shown.notna(), None).to_dict("records"), format, "Errors, nearest first")
     if len(errors) > SHOWN:
         typer.echo(f"… and {len(errors) - SHOWN:,} more errors; --csv FILE has every node")
 
 
+@printing_to_stderr()
 def diagnosed(factory: str) -> Diagnosis:
     """The diagnosis of what the user's function gives, with progress on stderr."""
     from gnn_repair.diagnosis import diagnose as ask
