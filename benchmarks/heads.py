@@ -382,5 +382,5 @@ class Journal:
     def write(self, name: str, row: dict[str, Any]) -> None:
         """Keep a row."""
         if self.folder is not None:
-            with replacing(self.folder / f"{name}.json") as draft:
+            with replacing(self.folder / f"{name}.json", folders=True) as draft:
                 draft.write_text(json.dumps(row, ensure_ascii=False, indent=1) + "\n", "utf-8")

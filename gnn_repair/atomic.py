@@ -42,13 +42,13 @@ def as_path(path: str | Path) -> Path:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, folders: bool = False) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place when the block succeeds.
 
     Until then what was at ``path`` stays as it was. The new file gets the permissions of the one
-    it replaces, else those that the umask leaves.
+    it replaces, else those that the umask leaves. With ``folders`` missing folders are made.
     """
-    path = check_target(path)
+    path = check_target(path, folders=folders)
     temporary = _temporary_in(path.parent)
     try:
         before = path if path.exists() else temporary
@@ -79,21 +79,25 @@ def scratch_folder(root: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check_target(path: str | Path) -> Path:
+def check_target(path: str | Path, *, folders: bool = False) -> Path:
     """A path that a file can be written to, as far as one can tell before writing it.
 
-    A folder cannot be replaced, and a device must not be.
+    A folder cannot be replaced, and a device must not be. A missing folder is a typing error, but
+    with ``folders``: where the folder is itself what is written.
     """
     target = as_path(path)
     if target.is_dir():
         raise InputError(f"{target} is a folder; name a file")
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is no regular file; name another")
-    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    parents = target.absolute().parents
+    folder = next(folder for folder in parents if folder.exists())
     if not folder.is_dir():
         raise InputError(f"cannot write {target}: {folder} is a file; choose another folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {target}: {folder} is not writable; choose another folder")
+    if not folders and folder != parents[0]:
+        raise InputError(f"cannot write {target}: there is no folder {parents[0]}; make it first")
     return target
 
 

@@ -22,23 +22,25 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 # One value ----------------------------------------------------------------------------------------
 
 
-def as_classes(value: Any, nodes: int, classes: int, name: str) -> Tensor:
+def as_classes(value: Any, nodes: int, classes: int, name: str, noun: str = "node") -> Tensor:
     """The class of every node of a graph, [N] int64, −1 where it is not known."""
-    labels = _tensor(value, name, "a class for every node, [N]")
+    labels = _tensor(value, name, f"a class for every {noun}, [N]")
     if labels.shape != (nodes,):
         advice = ""
         if labels.dim() == 2:
-            several = "for several labels per node expose the model with outputs='labels'"
+            several = f"for several labels per {noun} expose the model with outputs='labels'"
             advice = f"; pass {name}.flatten()" if labels.shape[1] == 1 else f"; {several}"
         raise InputError(
-            f"{name} has shape {list(labels.shape)} instead of [{nodes}]: one class for every node "
-            f"of the graph{advice}"
+            f"{name} has shape {list(labels.shape)} instead of [{nodes}]: one class for every "
+            f"{noun}{advice}"
         )
-    _check_classes(labels, classes - 1, name, InputError)
+    _check_classes(labels, classes - 1, name, InputError, noun)
     return labels.long()
 
 
-def _check_classes(labels: Tensor, top: int, name: str, error: type[InputError]) -> None:
+def _check_classes(
+    labels: Tensor, top: int, name: str, error: type[InputError], noun: str = "node"
+) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
         raise error(f"{name} holds {labels.dtype}; pass class numbers, such as data.y")
     labels = labels.long()  # an unsigned number is never below −1
@@ -46,7 +48,7 @@ def _check_classes(labels: Tensor, top: int, name: str, error: type[InputError])
     if outside.numel():
         node = int(outside[0])
         raise error(
-            f"{name} is {int(labels[node])} at node {node}; classes are 0 to {top}, and −1 where "
+            f"{name} is {int(labels[node])} at {noun} {node}; classes are 0 to {top}, and −1 where "
             "unknown"
         )
 
@@ -64,7 +66,7 @@ def as_nodes(value: Any, nodes: int, name: str = "nodes", noun: str = "node") ->
     if chosen.dtype == torch.bool:
         if chosen.numel() != nodes:
             raise InputError(
-                f"the mask has {chosen.numel()} entries for the graph's {nodes} {noun}s"
+                f"the mask has {chosen.numel()} entries for {nodes} {noun}s; give it one for each"
             )
         return chosen.nonzero().view(-1)
     if chosen.numel() == 0:

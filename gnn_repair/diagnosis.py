@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ from gnn_repair.oracle.metrics import (
 )
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
-from gnn_repair.oracle.rates import Rate, mean_over_nodes
+from gnn_repair.oracle.rates import Mean, Rate, mean_over_nodes
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.witness import gain_words, percent
 from gnn_repair.published import counted, plural
@@ -76,6 +77,11 @@ class Diagnosis(ABC):
     def _columns(self) -> dict[str, Any]:
         """By name, a value per row."""
 
+    @property
+    @abstractmethod
+    def _figures(self) -> tuple[Rate, Rate | Mean, Mean]:
+        """Reach of errors (of values: of true ones), chance, excess."""
+
     @abstractmethod
     def _sentence(self, i: int) -> str:
         """Row i in words."""
@@ -105,12 +111,28 @@ class Diagnosis(ABC):
         # One model needs no column that says which.
         return frame if frame["member"].any() else frame.drop(columns="member")
 
+    def summary(self) -> dict[str, Any]:
+        """What is printed above the rows, for machines: counts, reach, chance and excess.
+
+        Of each ``value`` (what is proved), ``possible`` (what is not excluded) and the 95 %
+        interval from ``low`` to ``high``, as shares of 1; None where there is nothing to count.
+        """
+        counts: dict[str, Any] = {"selection": self.selection, "asked": len(self._solution)}
+        figures = dict(zip(("reach", "chance", "excess"), self._figures, strict=True))
+        for name, figure in figures.items():
+            ends = (figure.value, figure.possible, *figure.interval)
+            told = dict(zip(("value", "possible", "low", "high"), ends, strict=True))
+            counts[name] = {key: None if np.isnan(x) else float(x) for key, x in told.items()}
+            if isinstance(figure, Rate):
+                counts[name] |= {"hits": figure.hits, "total": figure.total}
+        return counts
+
     def explain(self, node: int, member: int = 0) -> str:
         """One node (or link) in a few sentences."""
         asked = self._solution
         rows = np.flatnonzero((asked.named(asked.node) == node) & (asked.member == member))
         if not len(rows):
-            who = node if asked.links is not None else asked.names.node(node)
+            who = f"link {node}" if asked.links is not None else asked.names.node(node)
             raise InputError(f"{who} is not among the {self.selection}; choose another")
         return "\n".join(self._sentence(i) for i in rows.tolist())
 
@@ -153,6 +175,13 @@ class ClassDiagnosis(Diagnosis):
     @property
     def _solution(self) -> Solution:
         return self.reach.witnesses
+
+    @property
+    def _figures(self) -> tuple[Rate, Rate | Mean, Mean]:
+        rates = [member.error for member in self.reach.members]
+        hits, total = sum(one.hits for one in rates), sum(one.total for one in rates)
+        rate = Rate(hits, total, sum(one.undecided for one in rates))
+        return rate, self.reach.chance, self.reach.excess
 
     @cached_property
     def _errors(self) -> dict[int, int]:
@@ -291,6 +320,10 @@ class LabelDiagnosis(Diagnosis):
     def _solution(self) -> Solution:
         return self.reach.witnesses
 
+    @property
+    def _figures(self) -> tuple[Rate, Rate | Mean, Mean]:
+        return self.reach.micro_error, self.reach.chance, self.reach.excess
+
     def _columns(self) -> dict[str, Any]:
         asked, found, wrong = self._solution, self.reach, self.reach.wrong
         margin = asked.frozen(self.exposure)["frozen_margin"]
@@ -347,7 +380,7 @@ class ValueDiagnosis(Diagnosis):
     """The values that reweighting can give each output."""
 
     @cached_property
-    def _figures(self) -> dict[str, NDArray[Any]]:
+    def _outcome(self) -> dict[str, NDArray[Any]]:
         """Per output of a node: truth, verdict and chance."""
         found = self.range
         true = found.true_values(self.y)
@@ -364,12 +397,26 @@ class ValueDiagnosis(Diagnosis):
                 chance[rows] = (within - inside[rows]) / (len(rows) - 1)
         return {"true": true, "verdict": np.where(np.isnan(true), "", verdict), "chance": chance}
 
+    @cached_property
+    def _figures(self) -> tuple[Rate, Rate | Mean, Mean]:
+        found = self._outcome
+        known = ~np.isnan(found["true"])
+        verdict, chance = found["verdict"][known], found["chance"][known]
+        can, may = verdict == CAN, verdict != CANNOT
+        asked = self._solution
+        of = asked.node[known], asked.member[known]
+        return (
+            Rate(int(can.sum()), len(can), int((may & ~can).sum())),
+            mean_over_nodes(chance, chance, *of),
+            mean_over_nodes(can - chance, may - chance, *of),
+        )
+
     @property
     def _solution(self) -> Solution:
         return self.range.lower
 
     def _columns(self) -> dict[str, Any]:
-        found, figures = self.range, self._figures
+        found, figures = self.range, self._outcome
         return {
             **found.lower.subjects(),
             "true": figures["true"],
@@ -383,33 +430,28 @@ class ValueDiagnosis(Diagnosis):
         }
 
     def _sentence(self, i: int) -> str:
-        true = self._figures["true"][i]
+        true = self._outcome["true"][i]
         return f"{self.range.sentence(i)}." + ("" if np.isnan(true) else f" True: {true:.4g}.")
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The interval of every output over its true value."""
-        return plots.intervals(self.range, self._figures["true"], ax=ax)
+        return plots.intervals(self.range, self._outcome["true"], ax=ax)
 
     def __str__(self) -> str:
-        found, figures = self.range, self._figures
-        true, known = figures["true"], ~np.isnan(figures["true"])
-        error = np.abs(found.frozen - true)[known]
+        found, true = self.range, self._outcome["true"]
+        error = np.abs(found.frozen - true)[~np.isnan(true)]
         lines = [
             f"{self.exposure.origin or 'The model'} gives {len(found):,} values of "
             f"{self.selection}"
             + (f", {error.mean():.4g} from the truth on average." if len(error) else ".")
         ]
         if len(error):
-            verdict, chance = figures["verdict"][known], figures["chance"][known]
-            can, may = verdict == CAN, verdict != CANNOT
-            rate = Rate(int(can.sum()), len(can), int((may & ~can).sum()))
-            of = found.lower.node[known], found.lower.member[known]
-            by_chance = mean_over_nodes(chance, chance, *of)
-            excess = mean_over_nodes(can - chance, may - chance, *of)
+            rate, by_chance, excess = self._figures
+            assert isinstance(by_chance, Mean)
             lines.append(f"The true value could be had by weighing messages differently: {rate}.")
             lines.append(
-                "Another node's true value lies within the same interval: chance "
-                f"{by_chance.words(100, unit=' %')}, excess "
+                f"Another {noun_of(self.exposure)}'s true value lies within the same interval: "
+                f"chance {by_chance.words(100, unit=' %')}, excess "
                 f"{excess.words(100, sign='+', unit=' points')}."
             )
         lines.append(f"The interval is {np.median(found.width):.4g} wide (median).")
@@ -446,6 +488,8 @@ def diagnose(
         Print it; ``to_frame()``, ``to_csv(path)``, ``report(path)``, ``plot()``,
         ``explain(node)``.
     """
+    for name in options.keys() - signature(expose).parameters.keys():
+        raise TypeError(f"diagnose() got an unexpected keyword argument {name!r}")
     say, data = tell or (lambda _: None), listed_graphs(data)
     say("exposing the final aggregation")
     if isinstance(model, Exposure | LinkExposure):
@@ -459,11 +503,12 @@ def diagnose(
         if truth is None:
             raise InputError("pass y, 1 for every link that is there and 0 for the others")
         return _diagnose_labels(exposure, truth, nodes, "links", say)
-    held, noun = _held(data, exposure), plural(noun_of(exposure))
+    held, one = _held(data, exposure), noun_of(exposure)
+    noun = plural(one)
     if exposure.outputs == "classes":
-        y = classes_for(exposure, _truth(held) if y is None else y)
+        y = classes_for(exposure, _truth(held, one) if y is None else y)
     elif y is None:
-        y = _truth(held)
+        y = _truth(held, one)
     words = f"chosen {noun}"
     if nodes is None:
         splits = model.splits if isinstance(model, Frozen) else None
@@ -506,10 +551,10 @@ def _held(data: Any, exposure: Exposure) -> Any:
     return data[exposure.names.recipient] if exposure.names.recipient in kinds else data
 
 
-def _truth(held: Any) -> Any:
+def _truth(held: Any, noun: str) -> Any:
     y = field(held, "y")
     if y is None:
-        raise InputError("data has no y; pass y, the truth of every node")
+        raise InputError(f"data has no y; pass y, the truth of every {noun}")
     return y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
 
 

@@ -238,6 +238,7 @@ def build(scratch: Any) -> dict[str, Good]:
         y=labels(),
         nodes=some,
         method=junk(),
+        effort={"none": None, "word": "max"},
         threads=COUNTS,
     )
     good("reach", gr.reach, exposure=junk(), y=labels(), mask=some)

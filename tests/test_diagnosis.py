@@ -19,6 +19,7 @@ import gnn_repair as gr
 from gnn_repair.cli.main import app
 from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.oracle.questions.ranges import ValueRange
 from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.helpers.study.tiny import tiny_graph
@@ -68,6 +69,8 @@ def test_rows_sentences_and_files(planted, tmp_path):
     assert lines[0].get_ydata().tolist() == [0, 50, 50]
     assert lines[0].get_xdata().tolist() == pytest.approx([0, 100 / 3, 100])
     assert max(lines[1].get_ydata()) == 0
+    with pytest.raises(TypeError, match=r"diagnose\(\) got an unexpected"):
+        gr.diagnose(planted, y=y, foo=1)
     with pytest.raises(InputError, match="node 9 is not among"):
         found.explain(9)
 
@@ -83,6 +86,8 @@ def test_which_nodes_and_labels_are_taken(planted):
     assert "no errors" not in str(gr.diagnose(planted, data(y=y), nodes=[2]))
     for wrong, message in (
         (data(y=None), "data has no y"),
+        (data(y=y[:2]), r"y has shape \[2\] instead of \[3\]: one class for every node"),
+        (data(y=y + 3), "y is 3 at node 0"),
         (data(y=y, test_mask=mask.view(3, 1).repeat(1, 2)), "has 2 splits"),
         (data(y=y, test_mask=mask[:2]), "2 entries for 3 nodes"),
     ):
@@ -185,6 +190,9 @@ def test_labels_are_rows_of_node_and_label(two_outputs, tmp_path):
     assert "(1 of 3)" in text and "(1 of 2)" in text  # error reach, and chance beside it
     assert "wrongly" in found.explain(0) and "rightly" in found.explain(2)
     assert len(pd.read_csv(found.to_csv(tmp_path / "rows.csv"))) == 5
+    told = found.summary()
+    assert (told["reach"]["hits"], told["reach"]["total"], told["asked"]) == (1, 3, 5)
+    assert (told["chance"]["hits"], told["chance"]["total"]) == (1, 2)
     heights = [bar.get_height() for bar in found.plot().patches]
     assert heights == pytest.approx([50, 0, 0, 100])
     with pytest.raises(InputError, match="classes"):
@@ -203,9 +211,18 @@ def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
     expected = [1, 1, 0, 0.5, np.nan, 0]
     assert frame["chance"].tolist() == pytest.approx(expected, nan_ok=True)
     text = str(found)
+    told = found.summary()
+    assert (told["reach"]["hits"], told["chance"]["value"]) == (2, 0.5)
+    assert told["excess"]["value"] == pytest.approx(-0.1)
     assert "(2 of 5)" in text and "chance 50.0 %" in text and "excess -10.0" in text
     assert "True: 2.5" in found.explain(0)
     assert sum(len(lines.get_segments()) for lines in found.plot().collections) == 5
+    graphs = replace(found, exposure=replace(values, names=NodeNames("graph")))
+    assert "Another graph's true value" in str(graphs)
+    with pytest.raises(InputError, match="no y; pass y, the truth of every graph"):
+        gr.diagnose(graphs.exposure, {})
+    with pytest.raises(InputError, match="for 3 graphs; give it one for each"):
+        gr.diagnose(graphs.exposure, y=y, nodes=torch.ones(2, dtype=torch.bool))
     lower, upper = (
         replace(end, bound=end.bound + 1) for end in (found.range.lower, found.range.upper)
     )
@@ -248,9 +265,19 @@ FACTORY = """
 import torch
 from tests.test_diagnosis import Tailed, ring
 
+print("imported")
+
+class Chatty(Tailed):
+    def forward(self, x, edge_index):
+        print("called")
+        return super().forward(x, edge_index)
+
 def made():
     torch.manual_seed(1)
     return Tailed().eval(), ring()
+
+def chatty():
+    return Chatty().eval(), ring()
 
 def broken():
     raise OSError("no such disk")
@@ -263,12 +290,20 @@ def test_the_commands(tmp_path, monkeypatch):
     (tmp_path / "own_model_file.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     run, name = CliRunner(), "own_model_file.py:made"
-    done = run.invoke(app, ["diagnose", name, "--csv", "rows.csv"])
+    first, done = (run.invoke(app, ["diagnose", name, "--csv", "rows.csv"]) for _ in range(2))
     assert done.exit_code == 0 and "exposing the final aggregation" in done.stderr
     assert "chance" in done.stdout and len(pd.read_csv("rows.csv")) == 12
-    rows = json.loads(
-        run.invoke(app, ["diagnose", "own_model_file.py:pair", "--format", "json"]).stdout
+    assert "imported" in first.stderr and "imported" not in first.stdout
+    answer = run.invoke(app, ["diagnose", "own_model_file.py:chatty", "--format", "json"])
+    assert "called" in answer.stderr
+    told, rows = (json.loads(answer.stdout)[part] for part in ("summary", "rows"))
+    assert told["asked"] == 12 and told["selection"] == "test nodes"
+    assert told["reach"]["total"] == sum(row["true"] != row["predicted"] for row in rows)
+    assert told["reach"]["hits"] == sum(row["verdict"] == "can" for row in rows)
+    assert told["reach"]["value"] - told["chance"]["value"] == pytest.approx(
+        told["excess"]["value"]
     )
+    assert told["chance"]["low"] <= told["chance"]["value"] <= told["chance"]["high"]
     assert len(rows) == 12 and {"verdict", "chance", "mass_moved"} <= set(rows[0])
     assert run.invoke(app, ["report", name, "--out", "own.html"]).exit_code == 0
     assert (tmp_path / "own.html").is_file()

@@ -252,8 +252,11 @@ def test_a_file_that_grows_beyond_the_limit(tmp_path):
 def test_places_where_no_file_can_go(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "folder", tmp_path / "file" / "toy", tmp_path / ("x" * 300)):
-        with pytest.raises(InputError, match=r"; (choose another folder( or name)?|name a file)$"):
+    absent = tmp_path / "absent" / "toy"
+    for path in (tmp_path / "folder", tmp_path / "file" / "toy", tmp_path / ("x" * 300), absent):
+        with pytest.raises(
+            InputError, match=r"; (choose another folder( or name)?|name a file|make it first)$"
+        ):
             save_toy(path)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
 

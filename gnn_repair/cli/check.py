@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.cli.options import FactoryArgument, Format, FormatOption, emit
-from gnn_repair.cli.user_code import made_by
+from gnn_repair.cli.options import (
+    BASELINE,
+    FactoryArgument,
+    Format,
+    FormatOption,
+    check_outputs,
+    emit,
+)
+from gnn_repair.cli.user_code import made_by, printing_to_stderr
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,8 +44,10 @@ def check(
 
     if tolerance != tolerance:
         raise InputError("--tolerance is nan; give points between 0 and 100")
+    if save:
+        check_outputs((baseline, BASELINE))
     before = None if save else load_baseline(baseline)
-    exposure, solution, chance = _answers(*made_by(factory))
+    exposure, solution, chance = _answers(factory)
     kind = _kind(exposure, solution)
     if before is None:
         save_baseline(solution, baseline, chance)
@@ -57,12 +66,14 @@ def check(
         raise typer.Exit(1)
 
 
-def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any, float | None]:
+@printing_to_stderr()
+def _answers(factory: str) -> tuple[Any, Any, float | None]:
     """The exposure, what the oracle says of true classes, and how often others could win."""
     from gnn_repair.exposure import expose
     from gnn_repair.oracle import reach
     from gnn_repair.oracle.metrics import Reach
 
+    model, data, nodes = made_by(factory)
     exposure = expose(model, data)
     target = getattr(data, "y", None)
     if target is None:

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from gnn_repair.atomic import check_target
 from gnn_repair.catalog import DATASETS
-from gnn_repair.cli.options import Format, FormatOption, emit
+from gnn_repair.cli.options import PAGE, Format, FormatOption, check_outputs, emit
 from gnn_repair.methods import FROZEN, METHODS, title_of
 from gnn_repair.results.protocol import PAPER, Protocol, override
 from gnn_repair.results.records import RunRecord
@@ -56,7 +55,7 @@ def demo(
     from gnn_repair.results.frame import read_results
     from gnn_repair.study.case import rerun
 
-    check_target(page)
+    check_outputs((page, PAGE), beside=(store,))
     if store is not None:
         Store(store)
     console = Console(stderr=True, highlight=False)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.atomic import check_target
-from gnn_repair.cli.options import FactoryArgument, Format, FormatOption, emit
-from gnn_repair.cli.user_code import made_by
+from gnn_repair.cli.options import (
+    PAGE,
+    ROWS,
+    FactoryArgument,
+    Format,
+    FormatOption,
+    check_outputs,
+    emit,
+)
+from gnn_repair.cli.user_code import made_by, printing_to_stderr
 
 if TYPE_CHECKING:
     from gnn_repair.diagnosis import Diagnosis
@@ -34,15 +42,16 @@ def diagnose(
     NAME is a function without arguments, or a tuple. Test nodes are those of data.test_mask; all
     labelled nodes where there is none.
     """
-    for target in filter(None, (csv, report)):
-        check_target(target)
+    check_outputs((csv, ROWS), (report, PAGE))
     found = diagnosed(factory)
     for path, write in ((csv, found.to_csv), (report, found.report)):
         if path is not None:
             typer.echo(f"{write(path)}", err=True)
     frame = found.to_frame()
     if format is Format.json:
-        emit(frame.astype(object).where(frame.notna(), None).to_dict("records"), format)  # type: ignore[arg-type]
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+        content = {"summary": found.summary(), "rows": rows}
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
         return
     typer.echo(str(found))
     errors = frame[frame["verdict"] != "right"]
@@ -50,13 +59,14 @@ def diagnose(
         errors = errors.sort_values("mass_moved", kind="stable")
     who = frame.columns[: frame.columns.get_loc("true")]
     columns = [*who, *(name for name in COLUMNS if name in frame)]
-    rows: Any = errors[columns].head(SHOWN).astype(object)
-    if len(rows):
-        emit(rows.where(rows.notna(), None).to_dict("records"), format, "Errors, nearest first")
+    shown: Any = errors[columns].head(SHOWN).astype(object)
+    if len(shown):
+        emit(shown.where(shown.notna(), None).to_dict("records"), format, "Errors, nearest first")
     if len(errors) > SHOWN:
         typer.echo(f"… and {len(errors) - SHOWN:,} more errors; --csv FILE has every node")
 
 
+@printing_to_stderr()
 def diagnosed(factory: str) -> Diagnosis:
     """The diagnosis of what the user's function gives, with progress on stderr."""
     from gnn_repair.diagnosis import diagnose as ask

@@ -17,6 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from gnn_repair.atomic import as_path, check_target
 from gnn_repair.catalog import DATASETS
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
@@ -119,6 +120,38 @@ def chosen_protocol(named: str | None, assignments: Sequence[str] | None) -> Pro
     """The protocol of that name or file, with single settings changed."""
     base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
     return override(base, assignments or ())
+
+
+# Files that commands write ------------------------------------------------------------------------
+
+ROWS, PAGE, PACKED = b",true,predicted,", b"<!DOCTYPE html>", b'{"format":"gnn-repair study"'
+BASELINE, TABLE = b'{"kind": "gnn-repair baseline"', b"dataset,backbone,split,"
+"""What stands at the beginning of each."""
+
+
+def check_outputs(*outputs: tuple[Path | None, bytes], beside: Sequence[Path | None] = ()) -> None:
+    """Before any work: each file can be written and takes the place of nothing but its like.
+
+    Args:
+        outputs: path and what the first line of such a file holds.
+        beside: what else the command reads or writes, such as its store.
+    """
+    taken = {as_path(path).resolve() for path in beside if path is not None}
+    for path, beginning in outputs:
+        if path is None:
+            continue
+        place = check_target(path).resolve()
+        if place in taken:
+            raise InputError(f"{path} is named twice; choose another name for one of them")
+        taken.add(place)
+        if place.exists():
+            with place.open("rb") as file:
+                line = file.readline(1000)
+            if line and beginning not in line:
+                raise InputError(
+                    f"{path} is there and holds something else than what would be written; choose "
+                    "another name or remove it"
+                )
 
 
 # Listings -----------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnn_repair.atomic import check_target
 from gnn_repair.catalog import DATASETS
 from gnn_repair.cli import options, user_code
 from gnn_repair.cli.diagnose import diagnosed
@@ -88,7 +87,7 @@ def report(
     from gnn_repair.reporting.writing import made_of
     from gnn_repair.study.case import rerun
 
-    check_target(out)
+    options.check_outputs((out, options.PAGE), beside=(store, figures))
     if factory is not None:
         if store or dataset or backbone or figures or compare:
             raise InputError(

@@ -18,6 +18,8 @@ from rich.text import Text
 from gnn_repair.atomic import as_path
 from gnn_repair.cli import user_code
 from gnn_repair.cli.options import (
+    PACKED,
+    TABLE,
     BackbonesOption,
     DatasetsOption,
     DeviceOption,
@@ -30,6 +32,7 @@ from gnn_repair.cli.options import (
     SetOption,
     SplitsOption,
     StoreOption,
+    check_outputs,
     chosen_protocol,
     emit,
     numbers,
@@ -230,6 +233,7 @@ def export(
     """Write every number in the store as one long table."""
     from gnn_repair.results.frame import export_results
 
+    check_outputs((file, TABLE if file.suffix == ".csv" else b"PAR1"), beside=(store,))
     typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
 
 
@@ -240,6 +244,7 @@ def pack(
     digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
+    check_outputs((file, PACKED), beside=(store,))
     typer.echo(f"{pack_store(store, file, digest)} runs packed into {file}")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,20 @@ def short_name(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """What the user's code prints meanwhile is no part of the command's answer, such as JSON."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
 def load_object(place: str) -> Any:
     """What stands at ``FILE.py:NAME`` or ``module:NAME``; the module is run once."""
     where, _, name = place.rpartition(":")
     if not where or not name.isidentifier():
         raise InputError(f"{place!r:.80} is not FILE.py:NAME, such as models.py:trained")
+    if Path(where).is_file() and not where.endswith(".py"):
+        raise InputError(f"{where} is no .py file; give FILE.py:NAME")
     module = _module(where)
     if not hasattr(module, name):
         raise InputError(f"{where} has no {name!r:.60}; name something that it has")

@@ -155,7 +155,7 @@ def fetch_missing(spec: DatasetSpec, root: Path) -> None:
 
 def _download(spec: DatasetSpec, source: Source, root: Path, missing: list[RawFile]) -> None:
     """Download to a scratch folder, verify, move below ``root``."""
-    check_target(root / missing[0].path)
+    check_target(root / missing[0].path, folders=True)
     try:  # PyG's own downloads wait for minutes before they give up
         request = urllib.request.Request(source.url, method="HEAD")
         urllib.request.urlopen(request, timeout=_PATIENCE).close()
@@ -268,7 +268,8 @@ def cached(name: str, classes: int, made_of: list[str], build: Callable[[], Data
             text = f"the cached graph of {name} cannot be used: {error}; it is built again from the"
             warnings.warn(f"{text} raw files", CacheWarning, stacklevel=3)
     data = build()
-    with contextlib.suppress(InputError, ResourceError, RuntimeError):
+    with contextlib.suppress(InputError, ResourceError, RuntimeError, OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(path, _KIND, {"name": name}, {field: data[field] for field in _TENSORS})
     return data
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import permutations
 from typing import Any, Literal, overload
 
 import torch
@@ -225,8 +226,26 @@ def _expose_graph(
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
-        found = Exposing(subject, wanted).exposed()
+        found = _exposed(subject, wanted)
     return found if calling[0] is None else replace(found, forward=calling[0])
+
+
+def _exposed(subject: ModelOnData, wanted: Wanted) -> Exposure:
+    """The exposure, unless the data's rows are whole graphs."""
+    try:
+        return Exposing(subject, wanted).exposed()
+    except ExposureRefused as error:
+        fields = {name: field(subject.data, name) for name in field_names(subject.data)}
+        cubes = {name: v for name, v in fields.items() if isinstance(v, Tensor) and v.dim() == 3}
+        for (name, x), (other, adj) in permutations(cubes.items(), 2):
+            if x.shape[:2] == adj.shape[:2] and adj.shape[1] == adj.shape[2]:
+                raise ExposureRefused(
+                    f"data is a dense batch of graphs, {name} {list(x.shape)} and {other} "
+                    f"{list(adj.shape)}, and rows must be nodes; pass the graphs as a "
+                    "torch_geometric Batch and a forward= that makes it dense, with "
+                    "to_dense_batch and to_dense_adj"
+                ) from error
+        raise
 
 
 def _expose_batches(
@@ -241,7 +260,7 @@ def _expose_batches(
     with resting(model), torch.no_grad():
         for batch in batches:
             with explained(model, batch):
-                parts.append(Exposing(on_data(model, batch, *calling), each).exposed())
+                parts.append(_exposed(on_data(model, batch, *calling), each))
             if parts[0].graph_starts is None:
                 raise InputError(
                     f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "

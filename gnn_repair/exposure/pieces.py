@@ -430,8 +430,9 @@ def truths_for(exposure: Exposure, y: Any) -> Tensor:
     if bool(wrong.any()):
         node, label = wrong.nonzero()[0].tolist()
         raise InputError(
-            f"y holds {float(table[node, label]):g} for label {label} of node {node}; give 1 where "
-            "the label is, 0 where it is not, and NaN (or −1) where that is not known"
+            f"y holds {float(table[node, label]):g} for label {label} of "
+            f"{exposure.names.node(node)}; give 1 where the label is, 0 where it is not, and NaN "
+            "(or −1) where that is not known"
         )
     return table.masked_fill(unknown, torch.nan).to(exposure.recipients.device)
 
@@ -478,16 +479,18 @@ def coefficients_for(exposure: Exposure, coefficients: Any) -> Tensor:
     return shaped
 
 
-def classes_for(exposure: Exposure, target: Any) -> Tensor:
+def classes_for(exposure: Exposure, target: Any, name: str = "y") -> Tensor:
     """The class of every node of the graph, [N] int64, −1 where it is not known."""
     require_outputs(exposure, "classes")
-    given = as_classes(target, exposure.num_nodes, exposure.num_classes, "target")
+    sizes, noun = (exposure.num_nodes, exposure.num_classes), exposure.names.recipient
+    given = as_classes(target, *sizes, name, noun)
     return given.to(exposure.rows.device)
 
 
 def nodes_for(exposure: Exposure, nodes: Any) -> Tensor:
     """Node numbers [k] int64 from a mask [N], numbers in any order, or anything like them."""
-    return as_nodes(nodes, exposure.num_nodes).to(exposure.recipients.device)
+    noun = exposure.names.recipient
+    return as_nodes(nodes, exposure.num_nodes, noun=noun).to(exposure.recipients.device)
 
 
 def member_for(exposure: Exposure, index: Any) -> int:

@@ -339,7 +339,7 @@ class Exposure:
                 margin is NaN.
             coefficients: λ, [S or 1, T]; α unless given.
         """
-        classes = classes_for(self, target)[self.recipients]
+        classes = classes_for(self, target, "target")[self.recipients]
         logits = self.logits(coefficients)
         index = classes.clamp(min=0).expand(logits.shape[:2]).unsqueeze(-1)
         own = logits.gather(2, index)
@@ -424,7 +424,9 @@ class Exposure:
         return replace(self, head=head, **moved)  # type: ignore[arg-type]
 
     def bind(self, model: Any, data: Any, **settings: Any) -> Exposure:
-        """Attach the model again to an exposure read from a file, so that it can be replayed.
+        """Attach the model again to an exposure read from a file, once it is known to be the same.
+
+        Behind a nonlinear head it can then be replayed; repairs know its ``forward=`` again.
 
         Args:
             model: the model that was exposed.
@@ -432,8 +434,6 @@ class Exposure:
             settings: what else was given to ``expose``.
         """
         fresh = gnn_repair.expose(model, data, **{"outputs": self.outputs, **settings})
-        if fresh.head is None:
-            raise InputError("the model has no nonlinear head; bind the model that was exposed")
         if any(TIED in group.rule for group in self.groups):
             fresh = fresh.tied()
         known = fresh.num_nodes == self.num_nodes
@@ -451,12 +451,13 @@ class Exposure:
         limit = settings.get("tolerance") or EXACT[fresh.coefficients.dtype]
         scale = frozen.abs().amax(2, keepdim=True).clamp(min=1)
         same = frozen.shape == self.frozen_logits.shape
+        same &= (fresh.head is None) == (self.head is None)
         if not same or not float(((frozen - self.frozen_logits).abs() / scale).max()) <= limit:
             raise InputError(
                 "the model's logits are not those of the exposure; bind the model that was "
                 "exposed, with the parameters it had"
             )
-        return replace(self, replay=here.replay)
+        return replace(self, replay=here.replay, forward=fresh.forward)
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -55,6 +55,7 @@ from gnn_repair.oracle.rates import (
 )
 from gnn_repair.oracle.solution import Solution, require_class_answers, written_frame
 from gnn_repair.oracle.solver import solve
+from gnn_repair.published import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +84,8 @@ class ClassReach:
     """[M, C]: some admissible reweighting was shown to make the class win."""
     decided: Flags
     """[M, C]: that, or it was proved that none does."""
+    noun: str = field(default="node", kw_only=True)
+    """What has one row."""
 
     @property
     def verdict(self) -> NDArray[np.str_]:
@@ -104,7 +107,8 @@ class ClassReach:
         parts = [f"{k}: {100 * p:.1f} %" for k, p in enumerate(share) if p > 0]
         left = int((~self.decided).sum())
         words = f"; {left:,} of {self.decided.size:,} undecided" if left else ""
-        return f"classes within reach of {len(self.node):,} nodes: " + ", ".join(parts) + words
+        of = counted(len(self.node), self.noun)
+        return f"classes within reach of {of}: " + ", ".join(parts) + words
 
     __repr__ = __str__
 
@@ -124,7 +128,8 @@ def _by_class(solution: Solution, classes: int) -> ClassReach:
         raise InputError('chance needs every class of a node; solve with target="all"')
     arrays = (solution.margin, solution.bound, solution.reachable, solution.decided)
     each: Iterator[Any] = (array.reshape(-1, classes) for array in arrays)
-    return ClassReach(solution.member[::classes], solution.node[::classes], *each)
+    of = solution.member[::classes], solution.node[::classes]
+    return ClassReach(*of, *each, noun=solution.names.recipient)
 
 
 # Reach --------------------------------------------------------------------------------------------

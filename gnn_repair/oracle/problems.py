@@ -204,14 +204,15 @@ def problems(
     classes = exposure.num_classes
     if isinstance(target, str):
         if target != "all":
-            raise InputError(f'target must be a tensor of classes or "all", not {target!r}')
+            raise InputError(f'y must be a tensor of classes or "all", not {target!r}')
         labels = np.tile(np.arange(classes), len(member))
         return Problems(np.repeat(member, classes), np.repeat(position, classes), labels)
     labels = _array(classes_for(exposure, target))[_array(exposure.recipients)[position]]
     known = labels >= 0
     skipped = len(labels) - int(np.count_nonzero(known))
     if skipped == len(labels):
-        raise InputError(f"none of the {skipped} selected nodes has a label; give them a target")
+        noun = exposure.names.recipient
+        raise InputError(f"none of the {skipped} selected {noun}s has a label; give y for them")
     return Problems(member[known], position[known], labels[known], skipped)
 
 
@@ -244,7 +245,8 @@ def label_problems(
         wanted, known = truths == 1, ~np.isnan(truths)
         if not known.any():
             raise InputError(
-                f"no truth is known of the {len(node)} selected nodes; give them a label"
+                f"no truth is known of the {len(node)} selected {exposure.names.recipient}s; give "
+                "y for them"
             )
     pair, column = np.nonzero(known)
     skipped = int(known.size - len(pair))
@@ -281,13 +283,16 @@ def selection(exposure: Exposure, nodes: Any) -> tuple[Integers, Integers]:
         own = recipients if nodes is None else _array(nodes_for(exposure, nodes))
         member, chosen = np.repeat(np.arange(members), len(own)), np.tile(own, members)
     if not len(member):
-        raise InputError("nodes selects no node; give a mask or numbers of at least one recipient")
+        noun = exposure.names.recipient
+        raise InputError(f"nodes selects no {noun}; give a mask or numbers of at least one")
     place = np.full(size, -1)
     place[recipients] = np.arange(len(recipients))
     position = place[chosen]
     if (position < 0).any():
         node = int(chosen[position < 0][0])
-        raise InputError(f"node {node} is not among the exposure's recipients; leave it out")
+        raise InputError(
+            f"{exposure.names.node(node)} is not among the exposure's recipients; leave it out"
+        )
     return member, position
 
 

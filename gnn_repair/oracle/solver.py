@@ -16,7 +16,7 @@ from gnn_repair.exposure.pieces import as_table
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.fallback import solve_with_highs, solve_with_second_attempts
-from gnn_repair.oracle.heads.solve import solve_head
+from gnn_repair.oracle.heads.solve import budget_of, solve_head
 from gnn_repair.oracle.lps import check_threads, over_lps
 from gnn_repair.oracle.problems import (
     FIXED,
@@ -72,14 +72,15 @@ def solve(
         method: ``simplex`` is ours; ``highs`` (highspy) is a slower reference for classes without
             a head.
         threads: worker threads; all cores unless given. Results do not depend on it.
-        effort: for models with a head only: ``fast``, ``normal``, ``full``, or processor seconds
-            for each question that is split into cases.
+        effort: ``fast``, ``normal``, ``full``, or processor seconds for each question that is
+            split into cases; only behind a head are there such.
 
     Returns:
         One answer per question: can, cannot or, where a solve fails or a head leaves a gap,
         undecided, which is never an exception.
     """
     check_threads(threads)
+    budget_of(effort)
     if isinstance(exposure, LinkExposure):
         asked = _about_links(exposure, y, nodes, threshold)
         found = solve_labels_asked(exposure.mixture, asked, threshold, threads, effort)

@@ -492,11 +492,12 @@ class FittedRepair(ABC, Generic[R]):
             "members": (exposure.num_members, self.num_members),
             "outputs that are": (exposure.outputs, self.outputs),
         }
+        own = {"outputs that are": f"expose the model with outputs={self.outputs!r}"}
         for name, (here, there) in sizes.items():
             if here != there:
                 raise InputError(
                     f"the repair was fitted with {name} {there} but the exposure has {here}; "
-                    "use an exposure of the same model"
+                    + own.get(name, "use an exposure of the same model")
                 )
 
     def _check_model(self, exposure: Exposure) -> None:

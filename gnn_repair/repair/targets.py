@@ -148,7 +148,8 @@ def prepare(
     if both.numel():
         node, member = both[0].tolist()
         raise SplitError(
-            f"node {node} is in train and in val (member {member}); make the two disjoint"
+            f"{exposure.names.node(node)} is in train and in val (member {member}); "
+            "make the two disjoint"
         )
     recipients = exposure.recipients
     if exposure.outputs == "labels":
@@ -199,12 +200,15 @@ def _truths(exposure: Exposure, y: Any, train: Tensor, val: Tensor) -> Tensor:
         known = (~truths.isnan()).any(1, keepdim=True) & mask
         empty = (~known.any(0)).nonzero()
         if empty.numel():
-            raise InputError(f"no node of {name} of member {int(empty[0])} has a known label")
+            raise InputError(
+                f"no {exposure.names.recipient} of {name} of member {int(empty[0])} has a known "
+                "label"
+            )
     absent = ~((truths == 1) & train.any(1, keepdim=True)).any(0)
     if bool(absent.any()):
         warnings.warn(
-            f"no training node has label {int(absent.nonzero()[0])}: what is learned of it is its "
-            "absence",
+            f"no training {exposure.names.recipient} has label "
+            f"{int(absent.nonzero()[0])}: what is learned of it is its absence",
             stacklevel=4,  # whoever called fit
         )
     return truths
@@ -221,14 +225,14 @@ def _mask(exposure: Exposure, chosen: Any, name: str) -> Tensor:
     mask = mask.expand(-1, exposure.num_members)
     empty = (~mask.any(0)).nonzero()
     if empty.numel():
-        raise SplitError(f"{name} of member {int(empty[0])} is empty; it needs at least one node")
+        raise SplitError(f"{name} of member {int(empty[0])} is empty; give it at least one")
     known = torch.zeros(exposure.num_nodes, dtype=torch.bool, device=mask.device)
     known[exposure.recipients] = True
     outside = (mask & ~known.unsqueeze(1)).nonzero()
     if outside.numel():
         raise SplitError(
-            f"node {int(outside[0, 0])} of {name} is not among the exposure's recipients; "
-            f"leave it out of {name} or expose it"
+            f"{exposure.names.node(int(outside[0, 0]))} of {name} is not among the "
+            f"exposure's recipients; leave it out of {name} or expose it"
         )
     return mask
 
@@ -255,7 +259,8 @@ def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
         raise InputError(f"y is {type(y).__name__}; give a tensor with a label for each node")
     if y.shape != (exposure.num_nodes,):
         raise InputError(
-            f"y has shape {list(y.shape)}; give it a label for each of {exposure.num_nodes} nodes"
+            f"y has shape {list(y.shape)}; give it a label for each of "
+            f"{exposure.num_nodes} {exposure.names.recipient}s"
         )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise InputError(f"y is {y.dtype}; give whole numbers, such as y.long()")
@@ -264,8 +269,9 @@ def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
     if bool(wrong.any()):
         node = int(wrong.nonzero()[0])
         raise InputError(
-            f"node {node} has label {int(y[node])} but is in train or val; labels of training and "
-            f"validation nodes must lie in 0..{exposure.num_classes - 1}"
+            f"{exposure.names.node(node)} has label {int(y[node])} but is in train or val; "
+            f"labels of training and validation {exposure.names.recipient}s must "
+            f"lie in 0..{exposure.num_classes - 1}"
         )
     return y
 
@@ -276,7 +282,8 @@ def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
         if not bool(present.all()):
             absent = int((~present).nonzero()[0])
             warnings.warn(
-                f"member {member} is repaired without any training node of class {absent}",
+                f"member {member} is repaired without any training "
+                f"{exposure.names.recipient} of class {absent}",
                 stacklevel=4,  # whoever called fit
             )
 

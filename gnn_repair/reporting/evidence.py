@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.budget import check_type
-from gnn_repair.checks import as_classes, as_member, as_nodes, check_edges
+from gnn_repair.checks import as_member, as_nodes, check_edges
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.heads.head import followed_by
-from gnn_repair.exposure.pieces import require_outputs
+from gnn_repair.exposure.pieces import classes_for, require_outputs
 from gnn_repair.methods import METHODS, title_of
 from gnn_repair.oracle.heads.search import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
@@ -310,7 +310,7 @@ def gather(
     """
     check_type("exposure", exposure, Exposure, "what gnn_repair.expose returns")
     require_outputs(exposure, "classes")
-    y = as_classes(y, exposure.num_nodes, exposure.num_classes, "y").cpu()
+    y = classes_for(exposure, y).cpu()
     member = as_member(member, exposure.num_members)
     check_repairs(repairs)
     if answers is not None and not (isinstance(answers, tuple) and isinstance(answers[0], Reach)):
@@ -397,10 +397,11 @@ def chosen_nodes(exposure: Exposure, nodes: Any, member: int, name: str = "nodes
                 "give one column per member, or one mask"
             )
         nodes = nodes[:, member]
-    chosen = torch.unique(as_nodes(nodes, exposure.num_nodes, name).cpu())
+    chosen = torch.unique(as_nodes(nodes, exposure.num_nodes, name, noun_of(exposure)).cpu())
     absent = chosen[~torch.isin(chosen, exposure.recipients.cpu())]
     if len(absent):
-        raise InputError(f"node {int(absent[0])} is no recipient of the exposure; choose others")
+        who = exposure.names.node(int(absent[0]))
+        raise InputError(f"{who} is no recipient of the exposure; choose others")
     return chosen
 
 

@@ -109,7 +109,7 @@ def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> l
     with matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
         for kind in formats:
             path = stem.with_name(f"{stem.name}.{kind}")
-            with replacing(path) as temporary:
+            with replacing(path, folders=True) as temporary:
                 figure.savefig(temporary, format=kind)
             paths.append(path)
     return paths

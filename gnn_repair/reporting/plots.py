@@ -57,7 +57,7 @@ def node(
         target = exposure.frozen_logits[member_for(exposure, member)].argmax(1)
     if isinstance(target, int) and not isinstance(target, bool):
         target = torch.full((exposure.num_nodes,), target)
-    y = classes_for(exposure, target)
+    y = classes_for(exposure, target, "target")
     evidence = gather(exposure, y, torch.tensor([node]), member=member, repairs=repairs)
     axes = _axes(ax)
     draw_polytope(axes, evidence, 0, check_names(class_names, evidence.num_classes, "class"))

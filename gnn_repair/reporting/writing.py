@@ -319,7 +319,7 @@ def write_page(
     if large and content["run"] is not None:
         content, parts = split_content(content, path)
     for name, part in parts.items():
-        with replacing(parts_folder(path) / name) as temporary:
+        with replacing(parts_folder(path) / name, folders=True) as temporary:
             temporary.write_text(as_json(part), encoding="ascii")
     footer = {"version": f"gnn-repair {__version__}", **(made or {})}
     with replacing(path) as temporary:

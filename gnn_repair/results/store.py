@@ -214,7 +214,7 @@ class Store(ResultsSource):
             folder = self.path(record.protocol, record.run, ".models")
             shutil.rmtree(folder, ignore_errors=True)  # of the record whose place this one takes
             for name, content in record.models.items():
-                with replacing(folder / f"{name}.safetensors") as temporary:
+                with replacing(folder / f"{name}.safetensors", folders=True) as temporary:
                     temporary.write_bytes(content)
             _write(path, record.as_json())
             self.path(record.protocol, record.run, ".failed.json").unlink(missing_ok=True)
@@ -337,7 +337,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=1, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path.name} cannot be written as JSON: {error}") from error
-    with replacing(path) as temporary:
+    with replacing(path, folders=True) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 

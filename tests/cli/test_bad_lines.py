@@ -165,6 +165,34 @@ def test_a_bad_line_is_one_sentence(line, places, run, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+DIAGNOSE, OTHER, TWICE = ["diagnose", "m.py:x"], "holds something else", "named twice"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ([*DIAGNOSE, "--csv", "{file}"], OTHER),
+        ([*DIAGNOSE, "--report", "{file}"], OTHER),
+        ([*DIAGNOSE, "--csv", "{new}", "--report", "{new}"], TWICE),
+        ([*DIAGNOSE, "--csv", "{absent}/rows.csv"], "there is no folder"),
+        (["check", "m.py:x", "--save", "--baseline", "{file}"], OTHER),
+        (["demo", "--report", "{file}"], OTHER),
+        (["demo", "--report", "{new}", "--store", "{new}"], TWICE),
+        (["report", "--out", "{packed}"], OTHER),
+        (["report", "--out", "{new}", "--figures", "{new}"], TWICE),
+        (["view", "{store}", "--out", "{packed}"], OTHER),
+        (["study", "pack", "{packed}", "--store", "{packed}"], TWICE),
+        (study("pack", "{file}"), OTHER),
+        (study("export", "{file}"), OTHER),
+    ],
+)
+def test_an_output_takes_the_place_of_its_like_alone(line, said, places, run):
+    before = {path: path.read_bytes() for path in (places["file"], places["packed"])}
+    code, _, err = run(*filled(line, places))
+    assert code == 2 and said in err
+    assert before == {path: path.read_bytes() for path in before}
+
+
 @pytest.mark.parametrize(("name", "target"), [("bench", "bench"), ("selftest", "campaign")])
 def test_a_command_that_left_says_where_it_went(run, name, target):
     code, _, err = run(name, "--minutes", "3")

@@ -435,10 +435,12 @@ def test_names_of_the_package_are_left_alone():
         (["--datasets", "leaving:x"], "cannot be imported: SystemExit: 0"),
         (["--datasets", "wordy:x"], "cannot be imported: ValueError: one two"),
         (["--datasets", "missing.py:x"], "missing.py is no file"),
+        (["--datasets", "notes.txt:x"], "notes.txt is no .py file"),
     ],
 )
 def test_bad_places_are_one_sentence_and_leave_nothing(folder, arguments, message):
     (folder / "leaving.py").write_text("raise SystemExit(0)")
+    (folder / "notes.txt").write_text("")
     (folder / "wordy.py").write_text("raise ValueError('one\\ntwo')")
     (folder / "again.py").write_text("from plugged import ring")
     full = ["study", "run", "--store", "s", "--datasets", "plugged:ring", *SETTINGS, *arguments]

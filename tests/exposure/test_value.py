@@ -220,7 +220,7 @@ def test_nodes_in_many_forms(nodes: Any, numbers: list[int], exposure: Exposure)
         ([-1], "node -1 does not exist; nodes are 0 to 6"),
         ([0, 7], "node 7 does not exist; nodes are 0 to 6"),
         (torch.ones(NODES, 2, dtype=torch.bool), r"nodes has shape \[7, 2\]; pass one mask \[N\]"),
-        (torch.ones(5, dtype=torch.bool), "the mask has 5 entries for the graph's 7 nodes"),
+        (torch.ones(5, dtype=torch.bool), "the mask has 5 entries for 7 nodes"),
         (torch.tensor(True), r"nodes has shape \[\]"),
         ("all", "nodes is a str; pass a mask"),
         (None, "nodes is a NoneType"),

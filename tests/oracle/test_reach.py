@@ -400,7 +400,7 @@ def test_masks_of_several_splits(case):
 
 def test_labels_in_a_column(case):
     data, exposure = case
-    with pytest.raises(InputError, match=r"pass target\.flatten\(\)"):
+    with pytest.raises(InputError, match=r"pass y\.flatten\(\)"):
         gr.solve(exposure, data.y[:, None])
     with pytest.raises(InputError) as caught:
         gr.solve(exposure, torch.zeros(12, 3, dtype=torch.long))

@@ -392,13 +392,13 @@ def test_random_answers_are_those_of_another_solver(groups: int, monkeypatch) ->
 def test_views_are_written_as_csv(tmp_path) -> None:  # type: ignore[no-untyped-def]
     exposure, y = planted(), torch.tensor([0, 0, 0, 1])
     solution = gr.solve(exposure, y)
-    ranked = gr.source_ranking(solution, exposure, indispensable=True, csv=tmp_path / "a" / "s.csv")
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a" / "s.csv"), ranked)
+    ranked = gr.source_ranking(solution, exposure, indispensable=True, csv=tmp_path / "s.csv")
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "s.csv"), ranked)
     confusion = gr.confusion_by_reach(solution, exposure, y, csv=str(tmp_path / "c.csv"))
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "c.csv"), confusion)
     with pytest.raises(InputError):
         gr.source_ranking(solution, exposure, csv=tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "c.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.csv", "s.csv"]
 
 
 def test_nothing_within_reach_gives_an_empty_ranking() -> None:

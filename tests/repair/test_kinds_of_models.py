@@ -463,7 +463,7 @@ def test_what_does_not_fit_is_refused_by_name(data, exposure):
     with pytest.raises(InputError, match=r"y has shape \[240\] instead of \[240, 4\]"):
         gr.Reweighting().fit(exposure, data.y[:, 0], *masks)
     fitted = gr.SetTranslation(budget=FEW).fit(exposure, data.y, *masks, device="cpu")
-    with pytest.raises(InputError, match="fitted with outputs that are labels"):
+    with pytest.raises(InputError, match=r"are labels but .*with outputs='labels'"):
         fitted.member_logits(replace(exposure, outputs="classes"))
 
 

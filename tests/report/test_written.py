@@ -99,7 +99,7 @@ def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatc
 def test_the_page_is_one_file_with_nothing_outside(tmp_path):
     exposure, y = make_exposure()
     title = "<img src=x onerror=alert(1)>@@STYLE@@"
-    path = report(exposure, y, tmp_path / "new" / "r.html", class_names=NASTY, title=title)
+    path = report(exposure, y, tmp_path / "r.html", class_names=NASTY, title=title)
     page = path.read_text(encoding="utf-8")
     assert payload_of(path)["run"]["classes"] == NASTY
     assert payload_of(path)["title"] == title

@@ -36,6 +36,17 @@ def test_sizes_are_those_of_the_mixture() -> None:
         exposure.member(1)
 
 
+def test_binding_knows_a_model_without_a_head(tmp_path):
+    torch.manual_seed(0)
+    data, forward = graph(), lambda m, d: m(d.x, d.edge_index)
+    model = GCNConv(data.num_features, 3).double()
+    expose(model, data).save(tmp_path / "plain")
+    read = Exposure.load(tmp_path / "plain")
+    assert read.bind(model, data, forward=forward).forward is forward
+    with pytest.raises(InputError, match="logits are not those of the exposure"):
+        read.bind(GCNConv(data.num_features, 3).double(), data)
+
+
 def test_binding_brings_the_model_back(tmp_path: Path) -> None:
     entry = TAILED["LayerNorm, jumping sum"]
     model, data = built(entry.build, torch.float64), graph()

@@ -19,9 +19,17 @@ from torch.utils.data import (
 )
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import TUDataset
-from torch_geometric.loader import DataLoader
-from torch_geometric.nn import GCNConv, MemPooling, SAGEConv, aggr, global_mean_pool, to_hetero
-from torch_geometric.utils import segment
+from torch_geometric.loader import DataLoader, DenseDataLoader
+from torch_geometric.nn import (
+    DenseGCNConv,
+    GCNConv,
+    MemPooling,
+    SAGEConv,
+    aggr,
+    global_mean_pool,
+    to_hetero,
+)
+from torch_geometric.utils import segment, to_dense_adj, to_dense_batch
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused, InputError
@@ -440,3 +448,31 @@ def test_the_first_batch_says_what_the_outputs_of_all_are(kinds: tuple[str, str]
     alone = [gr.expose(model, part).outputs for part in parts]
     assert alone[0] != alone[1]
     assert gr.expose(model, parts).outputs == alone[0]
+
+
+# Dense batches ------------------------------------------------------------------------------------
+
+
+class Dense(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = DenseGCNConv(5, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        return self.out(self.conv(x, adj).relu().sum(1))
+
+
+def as_dense(data: Data) -> tuple[Tensor, Tensor]:
+    return to_dense_batch(data.x, data.batch)[0], to_dense_adj(data.edge_index, data.batch).double()
+
+
+def test_dense_batches_are_made_of_a_batch_inside() -> None:
+    model, batch = Dense().double(), Batch.from_data_list(doubled())
+    x, adj = as_dense(batch)
+    same = [Data(x=one, adj=a) for one, a in zip(x, adj, strict=True)]
+    forms = {"x": x, "adj": adj}, Data(x=x, adj=adj), DenseDataLoader(same, batch_size=3)
+    for data in forms:
+        with pytest.raises(ExposureRefused, match="data is a dense batch of graphs, x"):
+            gr.expose(model, data)
+    exposure = gr.expose(model, batch, forward=lambda model, data: model(*as_dense(data)))
+    torch.testing.assert_close(exposure.logits()[0], model(x, adj))
