@@ -154,6 +154,26 @@ def diagnosed(e, y, nodes, threads):
     return rows
 
 
+def diagnosed_outputs(outputs: str) -> Callable[..., Rows]:
+    """Labels beside their other side; values beside those of the other nodes."""
+
+    def ask(e, y, nodes, threads):
+        e = replace(e, outputs=outputs)
+        numbers = torch.stack([(y * (k + 2)) % 5 - 1.5 for k in range(e.num_classes)], 1)
+        numbers[y == 2] = torch.nan
+        truths = numbers if outputs == "values" else torch.where(numbers.isnan(), -1, numbers > 0)
+        found, rows = gr.diagnose(e, y=truths, nodes=nodes), {}
+        if "member" not in (frame := found.to_frame()):
+            frame.insert(0, "member", 0)
+        for row in frame.drop(columns=[n for n in frame if "messages" in n]).to_dict("records"):
+            key = tuple(row.pop(name) for name in list(row)[:3])
+            assert f"node {key[1]}, " in found.explain(key[1], key[0])
+            rows[key] = tuple(row.values())
+        return rows
+
+    return ask
+
+
 def labels(e, y, nodes, threads):
     e = replace(e, outputs="labels")
     return witnesses(gr.solve(e, "flip", nodes, threshold=0.2, threads=threads))
@@ -191,6 +211,8 @@ QUESTIONS: dict[str, Callable[..., Rows]] = {
     "needed": needed,
     "ranking": ranked,
     "diagnosis": diagnosed,
+    "diagnosis of labels": diagnosed_outputs("labels"),
+    "diagnosis of values": diagnosed_outputs("values"),
     "labels": labels,
     "ranges": ranges,
     "jointly": together,
@@ -244,8 +266,12 @@ def renamed(rows: Rows, member=None, node=None, target=None) -> Rows:
 
 SUMS = ("ranking",)
 """Questions whose rows are over all members."""
-AGAINST_A_NUMBER = ("labels", "ranges", "jointly")
+BESIDE = "diagnosis of values"
+"""Its chance is about the nodes asked about."""
+AGAINST_A_NUMBER = ("diagnosis of labels", "diagnosis of values", "labels", "ranges", "jointly")
 """Questions about one output beside a number, where the others compare classes."""
+BY_COLUMN = ("jointly", "diagnosis of labels", "diagnosis of values")
+"""Questions whose truths here are made by the number of the output."""
 every = pytest.mark.parametrize("question", QUESTIONS)
 
 
@@ -275,7 +301,7 @@ def test_members_in_another_order(question):
     agree(renamed(found, member=[2, 0, 1].__getitem__), answers(question), 1e-9)
 
 
-@pytest.mark.parametrize("question", [q for q in QUESTIONS if q not in SUMS])
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q not in (*SUMS, BESIDE)])
 def test_a_mask_by_member_asks_each_member_about_its_own(question):
     exposure, y = exposed()
     mask = torch.zeros(exposure.num_nodes, 3, dtype=torch.bool)
@@ -319,7 +345,7 @@ def test_terms_and_table_rows_in_another_order(question):
     agree(QUESTIONS[question](shuffled_terms(exposure)[0], y, CHOSEN, 1), answers(question), 1e-7)
 
 
-@pytest.mark.parametrize("question", [name for name in QUESTIONS if name != "jointly"])
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q not in BY_COLUMN])
 def test_classes_under_other_numbers(question):
     exposure, y = exposed()
     order = torch.tensor([2, 0, 3, 1])
@@ -376,6 +402,29 @@ def test_behind_a_head_that_does_nothing(question):
 
     found, expected = (QUESTIONS[question](e, y, CHOSEN, 1) for e in (headed, plain))
     agree(without_senders(found), without_senders(expected), 1e-4)
+
+
+def test_both_methods_certify_the_same_answers():
+    """Where there is nothing to reweight, too: the rival that wins is the one that is named."""
+    exposure, _ = exposed()
+    ours, theirs = (gr.solve(exposure, "all", method=m) for m in ("simplex", "highs"))
+    assert ours.check(exposure).ok and theirs.check(exposure).ok
+    np.testing.assert_allclose(theirs.margin, ours.margin, atol=1e-7)
+    fixed = ours.status == 2
+    assert fixed.sum() == 12 and (fixed == (theirs.status == 2)).all()
+    np.testing.assert_array_equal(theirs.rival_weights[fixed], ours.rival_weights[fixed])
+    logits = exposure.frozen_logits[:, 3].numpy()
+    for one, weights in zip(
+        ours[fixed.argmax() :], ours.rival_weights[fixed.argmax() :], strict=True
+    ):
+        if one.node == 3:
+            rest = np.where(np.arange(4) == one.target, -np.inf, logits[one.member])
+            assert weights.tolist() == (np.arange(4) == rest.argmax()).tolist()
+            assert (
+                one.margin
+                == one.bound
+                == pytest.approx(logits[one.member, one.target] - rest.max())
+            )
 
 
 def test_changes_are_the_nearest_reweightings_of_every_class():

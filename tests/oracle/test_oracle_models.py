@@ -113,6 +113,29 @@ def test_the_edge_mask_is_lambda_over_alpha(graph, last):
     assert 0 <= unfaithfulness(explainer, explanation) <= 1
 
 
+def test_one_explainer_explains_one_graph_and_model_after_another(graph):
+    """Each time what a fresh one says; an exposure that was given stays the one that is asked."""
+    model = TwoLayers(GCNConv, graph.num_features, 3).double()
+    used, other = OracleExplainer(), graph.clone()
+    other.x = graph.x.roll(5, 0)
+
+    def mask(algorithm, data):
+        explainer = explainer_of(model, algorithm)
+        found = explainer(data.x, data.edge_index, target=data.y, index=5)
+        return found.edge_mask, found.solution.margin.tolist()
+
+    for data in (graph, other, graph):
+        (mine, own), (theirs, margin) = mask(used, data), mask(OracleExplainer(), data)
+        assert torch.equal(mine, theirs) and own == margin
+    before = expose(model, graph)
+    with torch.no_grad():
+        model.last.lin.weight.mul_(-1)
+    (mine, own), (theirs, margin) = mask(used, graph), mask(OracleExplainer(), graph)
+    assert torch.equal(mine, theirs) and own == margin
+    with pytest.raises(InputError, match="reweighted self"):
+        mask(OracleExplainer(before), graph)
+
+
 def briefly_trained(model, graph):
     """A few steps on shuffled labels: wrong about many nodes, and not hopeless."""
     labels = graph.y.roll(3)

@@ -461,14 +461,30 @@ def test_verdicts_agree_with_what_sampling_finds(bent):
     assert {"can", "cannot"} <= set(solution.verdict.tolist())
 
 
-def test_a_claim_beyond_the_proof_is_noticed(bent):
-    solution = gr.solve(bent, torch.ones(NODES_LABEL_HEADS, 2), torch.arange(3))
-    lower = replace(solution, bound=solution.bound - 0.5)
-    assert not lower.check(bent)
-    higher = replace(solution, margin=solution.margin + 0.5)
-    assert not higher.check(bent)
+def test_only_what_a_part_attains_and_proves_may_be_stated(bent):
+    """Of each question alone: a larger or smaller margin, and a bound that no part proves, whether
+    it lies below the margin, at it, between it and the bound, or above."""
+    ranges = gr.value_range(replace(bent, outputs="values"), [1], effort="fast")
+    solved = gr.solve(bent, torch.ones(NODES_LABEL_HEADS, 2), [1])
+    for solution, exposure in (
+        (solved, bent),
+        (ranges.upper, replace(bent, outputs="values")),
+    ):
+        assert solution.check(exposure).ok
+        for i in (0, len(solution) - 1):
+            margin, gap = solution.margin[i], solution.gap[i]
+            claims = [("bound", x) for x in (margin - 0.1, margin, margin + gap / 2)]
+            claims = [*claims[:1], *claims[1:] * bool(gap > 1e-6), ("bound", margin + gap + 0.1)]
+            for name, value in (*claims, ("margin", margin + 1e-3), ("margin", margin - 1e-3)):
+                numbers = getattr(solution, name).copy()
+                numbers[i] = value
+                said = replace(solution, **{name: numbers}).check(exposure)
+                assert not said.ok and said.misplaced == 1, (i, name, value)
+        for name, other in (("target", 1 - solution.target), ("wanted", ~solution.wanted)):
+            assert not replace(solution, **{name: other}).check(exposure).ok
+        assert not replace(solution, parts=solution.parts[:1]).check(exposure).ok
     with pytest.raises(InputError, match="hold a proof per output"):
-        solution.save("nowhere")
+        solved.save("nowhere")
 
 
 def test_ranges_hold_every_sample_and_are_nearly_closed(bent):
