@@ -270,6 +270,11 @@ BESIDE = "diagnosis of values"
 """Its chance is about the nodes asked about."""
 AGAINST_A_NUMBER = ("diagnosis of labels", "diagnosis of values", "labels", "ranges", "jointly")
 """Questions about one output beside a number, where the others compare classes."""
+BEHIND_A_HEAD = (
+    "solve", "class reach", "nearest", "relaxed", "relaxed between groups", "labels", "ranges",
+)  # fmt: skip
+BY_TERM = ("stable", "ranking")
+"""Questions that count term by term."""
 BY_COLUMN = ("jointly", "diagnosis of labels", "diagnosis of values")
 """Questions whose truths here are made by the number of the output."""
 every = pytest.mark.parametrize("question", QUESTIONS)
@@ -373,6 +378,45 @@ def test_groups_in_another_order_and_one_without_terms(question):
     agree(QUESTIONS[question](turned, y, CHOSEN, 1), answers(question), 1e-7)
 
 
+@every
+def test_masses_that_shrink_while_messages_grow_are_the_same_model(question):
+    """By a power of two, so that nothing rounds; masses and what is a share of them follow."""
+    exposure, y = exposed()
+    same = replace(
+        exposure,
+        coefficients=exposure.coefficients / 1024,
+        contributions=exposure.contributions * 1024,
+    )
+    found, expected = QUESTIONS[question](same, y, CHOSEN, 1), answers(question)
+    assert found.keys() == expected.keys()
+    for key, row in expected.items():
+        for ours, theirs in zip(found[key], row, strict=True):
+            if not isinstance(theirs, dict) and question != "nearest":
+                agree(ours, theirs, 1e-6, key)
+    if question == "nearest":  # its masses are in words of the exposure
+        for key, (status, *masses, moved, gains) in expected.items():
+            said, *less, _, shares = found[key]
+            assert said == status and moved.keys() >= gains.keys()
+            agree(tuple(1024 * x for x in less), tuple(masses), 1e-6, key)
+            agree(shares, gains, 1e-6, key)
+
+
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q not in BY_TERM])
+def test_a_message_that_is_sent_twice_with_half_the_weight(question):
+    exposure, y = exposed()
+    lengths, last = exposure.segments.diff(), exposure.segments[1:] - 1
+    order = torch.cat([torch.arange(exposure.num_terms), last[lengths > 0]]).sort().values
+    alpha = exposure.coefficients[:, order]
+    twice = torch.isin(order, last[lengths > 0])
+    split = replace(
+        exposure,
+        segments=torch.cat([exposure.segments[:1], (lengths + (lengths > 0)).cumsum(0)]),
+        rows=exposure.rows[order],
+        coefficients=torch.where(twice, alpha / 2, alpha),
+    )
+    agree(QUESTIONS[question](split, y, CHOSEN, 1), answers(question), 1e-6)
+
+
 @pytest.mark.parametrize("question", [q for q in QUESTIONS if q not in AGAINST_A_NUMBER])
 def test_a_shift_of_all_logits_of_a_node_wins_nothing(question):
     exposure, y = exposed()
@@ -386,7 +430,8 @@ def test_a_shift_of_all_logits_of_a_node_wins_nothing(question):
 
 
 @pytest.mark.parametrize(
-    "question", ["solve", "class reach", "relaxed", "relaxed between groups", "labels", "ranges"]
+    "question",
+    ["solve", "class reach", "nearest", "relaxed", "relaxed between groups", "labels", "ranges"],
 )
 def test_behind_a_head_that_does_nothing(question):
     exposure, y = exposed()
@@ -401,6 +446,13 @@ def test_behind_a_head_that_does_nothing(question):
         }
 
     found, expected = (QUESTIONS[question](e, y, CHOSEN, 1) for e in (headed, plain))
+    if question == "nearest":  # an upper value that was found and a lower one that is proved
+        for key, (status, moved, bound, mass, *_) in found.items():
+            assert (status, mass) == (expected[key][0], pytest.approx(expected[key][3]))
+            least = expected[key][1]
+            if status == "moved":
+                assert bound <= least * (1 + 1e-6) and least * (1 - 1e-6) <= moved <= 1.01 * least
+        return
     agree(without_senders(found), without_senders(expected), 1e-4)
 
 

@@ -440,6 +440,8 @@ def test_rankings_and_confusions(asked):
         said = [counts[row.true, row.predicted, w] for w in ("can", "cannot", "undecided")]
         assert [row.can, row.cannot, row.undecided] == said and row.nodes == sum(said)
     assert shown["nodes"].sum() == sum(counts.values())
+    order = [(-row.nodes, row.true) for row in shown.itertuples()]
+    assert order == sorted(order) and shown["nodes"].nunique() > 1
 
 
 def test_baselines(asked, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,6 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import Solution, ValueRange
 from gnn_repair.oracle.questions.joint import jointly
-from gnn_repair.oracle.witness import Witness
 from tests.helpers.oracle.label_cases import corners, random_exposure
 
 # Labels in closed form against every corner of the polytope, and certificates that notice.
@@ -61,17 +59,6 @@ def test_the_witness_attains_the_margin_and_keeps_every_mass():
         assert (exposure.sources[exposure.rows[one.terms].long()].numpy() == one.sources).all()
 
 
-def test_unknown_truths_are_skipped_and_counted():
-    exposure, y = random_exposure(5, members=1), truths(5)
-    y[2, 1], y[3, 0] = float("nan"), -1
-    solution = gr.solve(exposure, y)
-    assert len(solution) == 21 - 2
-    assert solution.skipped == 2
-    pairs = set(zip(solution.node.tolist(), solution.target.tolist(), strict=True))
-    assert (2, 1) not in pairs
-    assert (3, 0) not in pairs
-
-
 def test_some_labels_and_nodes_give_the_same_answers():
     exposure, y = random_exposure(6), truths(6)
     whole = gr.solve(exposure, y)
@@ -90,17 +77,6 @@ def test_flip_asks_for_the_other_side():
         solution = gr.solve(exposure, "flip", threshold=threshold)
         says = exposure.frozen_logits.numpy()[solution.member, solution.node, solution.target]
         assert (solution.wanted == ~(says > threshold)).all()
-
-
-def test_a_member_mask_asks_each_member_about_its_own_nodes():
-    exposure = random_exposure(8)
-    mask = torch.zeros(7, 2, dtype=torch.bool)
-    mask[1, 0] = mask[4, 1] = True
-    solution = gr.solve(exposure, truths(8), mask)
-    assert sorted(set(zip(solution.member.tolist(), solution.node.tolist(), strict=True))) == [
-        (0, 1),
-        (1, 4),
-    ]
 
 
 def changed(solution, name, value):
@@ -154,37 +130,6 @@ def test_another_exposure_is_refused():
         solution.check(random_exposure(10, nodes=3))
     with pytest.raises(InputError, match="give what expose"):
         solution.check("nothing")
-
-
-def test_reach_counts_by_hand():
-    """Every figure from the corners of the polytope and the frozen logits alone."""
-    exposure = random_exposure(11, nodes=4, groups=1, outputs=2, members=1)
-    y = truths(11, 4, 2)
-    found = gr.reach(exposure, y)
-    can, turns = np.zeros((2, 4, 2), bool)
-    for node in range(4):
-        values = corners(exposure, node)[0]
-        sides = torch.where(y[node] == 1, values, -values)
-        can[node], turns[node] = (sides.amax(0) > 1e-7).numpy(), (sides.amin(0) < -1e-7).numpy()
-    wrong = (exposure.frozen_logits[0] > 0).numpy() != (y == 1).numpy()
-    assert [one.reach.hits for one in found.labels] == can.sum(0).tolist()
-    assert [one.error.total for one in found.labels] == wrong.sum(0).tolist()
-    assert [one.error.hits for one in found.labels] == (can & wrong).sum(0).tolist()
-    assert [one.chance.hits for one in found.labels] == (turns & ~wrong).sum(0).tolist()
-    assert found.chance.total == (~wrong).sum() and 0 < found.chance.hits < found.chance.total
-    excess = can[wrong].mean() - turns[~wrong].mean()
-    assert found.excess.low == pytest.approx(excess)
-    assert found.excess.interval[0] < excess < found.excess.interval[1]
-    assert found.micro.value == pytest.approx(can.mean())
-    assert found.macro == pytest.approx(can.mean(0).mean())
-    truth = (y == 1).numpy()
-    hits = (truth & ~wrong).sum()
-    assert found.frozen.micro == pytest.approx(2 * hits / (2 * hits + wrong.sum()))
-    left = wrong & ~can
-    best = (truth & ~left).sum()
-    assert found.best.micro == pytest.approx(2 * best / (2 * best + left.sum()))
-    assert "label reach" in str(found)
-    assert found.to_frame()["hits"].tolist() == can.sum(0).tolist()
 
 
 def test_macro_is_the_mean_of_labels_and_micro_pools_them():
@@ -265,26 +210,6 @@ def test_ends_are_corners_and_every_value_between_is_a_mixture():
         assert float(exposure.logits(full)[member, node, 1]) == pytest.approx(wish, abs=1e-12)
     with pytest.raises(InputError, match="cannot be mixed to"):
         ranges.mixture_for(0, float(ranges.high[0]) + 1)
-
-
-def test_a_value_is_inside_or_as_far_away_as_said():
-    exposure = random_exposure(16, outputs=1, members=1, kind="values")
-    ranges = gr.value_range(exposure)
-    y = torch.from_numpy(ranges.high.copy())
-    y[1] += 2
-    y[2] -= ranges.width[2] + 3
-    assert ranges.contains(y).tolist() == [True, False, False, True, True, True, True]
-    assert ranges.distance(y)[:3] == pytest.approx([0, 2, 3])
-    assert "value 0" in ranges.sentence(0)
-    assert ranges.to_frame()["low"].tolist() == ranges.low.tolist()
-
-
-def test_the_simplex_on_two_classes_agrees():
-    from benchmarks.oracle import bench_labels
-
-    row = bench_labels(nodes=120, labels=4, neighbours=5)
-    assert row["terms"] == 120 * 2 * 5
-    assert row["largest difference"] < 1e-12
 
 
 # All labels of a node under one reweighting, against a linear program of another solver.
@@ -515,14 +440,6 @@ def test_answers_stand_in_the_order_of_the_questions(bent, nodes):
         assert all(ranges.check(exposure)) and labels.check(exposure).ok
 
 
-def test_reach_counts_undecided_nowhere(bent):
-    y = torch.ones(NODES_LABEL_HEADS, 2)
-    found = gr.reach(bent, y, torch.arange(8))
-    solution = gr.solve(bent, y, torch.arange(8))
-    assert found.micro.total == int(solution.decided.sum())
-    assert found.undecided == int((~solution.decided).sum())
-
-
 def test_a_sigmoid_at_the_end_is_taken_off_and_the_rest_is_exact():
     last = nn.Linear(4, 2)
     plain = exposed_label_heads(last, "labels")
@@ -580,32 +497,6 @@ def test_outputs_of_normalised_rows_that_never_read_the_length():
 
 
 # Sentences, frames and files of label solutions, number by number.
-
-
-def witness(shares, groups=None, **other):
-    count = len(shares)
-    values = {
-        "member": 0, "subject": "node 1, label 2", "node": 1, "target": 2,
-        "wanted": True, "margin": 0.5, "bound": 0.5,
-        "threshold": 0.25, "terms": np.arange(count), "coefficients": np.array(shares),
-        "sources": np.arange(10, 10 + count), "verdict": "can", "status": "optimal",
-        "groups": np.zeros(count, int) if groups is None else np.array(groups),
-    }  # fmt: skip
-    return Witness(**{**values, **other})
-
-
-def test_frames_hold_the_largest_weight_first_and_both_ends():
-    exposure = random_exposure(2, groups=3, members=1, kind="values")
-    ranges = gr.value_range(exposure)
-    frame = ranges.to_frame()
-    assert frame["output"].tolist() == ranges.lower.target.tolist()
-    assert frame["value"].tolist() == ranges.frozen.tolist()
-    for words in frame["messages_high"]:
-        weights = [float(weight) for weight in re.findall(r"λ ([^)]+)", words)]
-        assert weights and weights == sorted(weights, reverse=True)
-    assert "low_bound" not in frame
-    assert "never beyond" not in ranges.sentence(0)
-    assert ranges.contains(ranges.low.reshape(7, 3)).all()
 
 
 def test_reach_is_of_labels_and_outputs_are_chosen_by_number():
