@@ -114,6 +114,19 @@ def test_verdicts_of_every_kind_of_answer(asked):
     assert set(words) == {"can", "cannot", "undecided"}
     assert solution.verdict.tolist() == words == solution.to_frame()["verdict"].tolist()
     assert solution.reachable.tolist() == [w == "can" for w in words]
+    margins = solution.by_class(2, NODES)
+    for i in range(len(solution)):
+        where = solution.member[i], solution.recipient[i], solution.target[i]
+        assert margins[where] == pytest.approx(solution.margin[i], nan_ok=True)
+    assert np.isfinite(margins).sum() == np.isfinite(solution.margin).sum()
+    for limit in (-1.2, -0.7, 0.5, 1.7, 2.5):
+        known = solution.status != FAILED
+        wins, exact = solution.margin > limit, solution.status != UNCERTIFIED
+        said = np.where(
+            wins, "can", np.where(exact | (solution.bound <= limit), "cannot", "undecided")
+        )
+        assert solution.verdict_at(limit).tolist() == np.where(known, said, "undecided").tolist()
+        assert (solution.decided_at(limit) == (solution.verdict_at(limit) != "undecided")).all()
     assert solution.excluded.tolist() == [w == "cannot" for w in words]
     assert solution.decided.tolist() == [w != "undecided" for w in words]
     counts = Counter(words)

@@ -133,6 +133,25 @@ def test_one_explainer_explains_one_graph_and_model_after_another(graph):
         mask(OracleExplainer(before), graph)
 
 
+@pytest.mark.parametrize("member", [0, 1])
+def test_an_exposure_of_some_nodes_and_several_members_explains_its_own(graph, member):
+    models = [TwoLayers(SAGEConv, graph.num_features, 3).double() for _ in range(2)]
+    with torch.no_grad():
+        models[1].last.lin_l.weight.copy_(models[0].last.lin_l.weight.flip(0))
+    one, other = (expose(model, graph).restrict([9, 5, 2]) for model in models)
+    names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
+    beside = {name: torch.cat([getattr(one, name), getattr(other, name)]) for name in names}
+    both, given = replace(one, **beside, fingerprint=()), (graph.x, graph.edge_index)
+    for algorithm in (OracleExplainer(both, member=member), OracleExplainer()):
+        explainer = explainer_of(models[member], algorithm)
+        found = explainer(*given, target=graph.y, index=torch.tensor([5, 9]))
+        if algorithm.exposure is both:
+            mask, margin = found.edge_mask, found.solution.margin
+    torch.testing.assert_close(mask, found.edge_mask)
+    np.testing.assert_allclose(margin, found.solution.margin)
+    assert mask.any() and (margin != solve(both.member(1 - member), graph.y, [5, 9]).margin).any()
+
+
 def briefly_trained(model, graph):
     """A few steps on shuffled labels: wrong about many nodes, and not hopeless."""
     labels = graph.y.roll(3)

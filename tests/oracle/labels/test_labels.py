@@ -159,6 +159,20 @@ def test_sentences_say_which_side_and_who():
     assert solution[2:5].margin.tolist() == solution.margin[2:5].tolist()
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 6, 7, 9])
+def test_senders_in_use_are_named_the_largest_first_and_the_rest_are_counted(count):
+    """Six at most; what is not in use is nobody's."""
+    rng = np.random.default_rng(count)
+    shares = np.concatenate([rng.permutation(1.0 + np.arange(count)), [1e-7, 4e-8]])
+    one = gr.solve(random_exposure(12, members=1), torch.ones(7, 3))[0]
+    other = replace(
+        one, coefficients=shares, sources=10 + np.arange(len(shares)), groups=0 * shares.astype(int)
+    )
+    named = [f"node {10 + i} (λ {shares[i]:.4g})" for i in np.argsort(-shares)[:count]]
+    more = f" and {count - 6} more" if count > 6 else ""
+    assert other.senders() == (", ".join(named[:6]) + more or "no message")
+
+
 def test_files_keep_everything_and_refuse_what_does_not_fit(tmp_path):
     exposure = random_exposure(13)
     solution = gr.solve(exposure, truths(13), threshold=0.5)
