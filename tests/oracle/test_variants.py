@@ -127,6 +127,10 @@ def test_stable_evidence_matches_separate_lps(family):
             ends = [_extreme_by_scipy(problem, a, sign, found.margin - 0.05) for sign in (1, -1)]
             assert found.low[a] == pytest.approx(ends[0], abs=1e-6)
             assert found.high[a] == pytest.approx(ends[1], abs=1e-6)
+            notable = 0.01 * problem.mass[problem.group[a]]  # of its own group
+            assert found.indispensable[a] == (found.low[a] > notable)
+            some = found.high[a] > notable >= found.low[a]
+            assert found.interchangeable[a] == some
 
 
 def _extreme_by_scipy(problem, a, sign, floor):
@@ -156,6 +160,12 @@ def test_planted_evidence_is_told_apart():
     assert found.interchangeable.tolist() == [False, True, True, False]
     assert found.high[1] == pytest.approx(0.5, abs=1e-3)
     assert "1 indispensable terms: node 0" in str(found)
+    # A group of a hundredth of the other's mass: its one term is all of it.
+    table = [(np.full(4, 0.25), table), (np.array([0.005]), np.array([[1.0, 0, 0]]))]
+    (found,) = stable_evidence(
+        exposure_of([(np.zeros(3), table)]), torch.tensor([0]), [0], epsilon=1e-3, threads=1
+    )
+    assert found.indispensable.tolist() == [True, False, False, False, True]
     with pytest.raises(InputError, match="epsilon must be positive"):
         stable_evidence(exposure, torch.tensor([0]), torch.tensor([0]), epsilon=0)
 
