@@ -128,7 +128,7 @@ def build(scratch: Any) -> dict[str, Good]:
         "backbone": "sgc", "budget": BUDGET, "data": data, "device": "cpu", "evidence": evidence,
         "exposure": exposure, "links": pairs, "mask": test, "node": 0, "nodes": test,
         "protocol": study.PAPER, "solution": solution, "store": store.root, "target": data.y,
-        "threads": 1, "train": train, "val": val, "y": data.y,
+        "threads": 1, "train": train, "val": val, "y": data.y
     }  # fmt: skip
     calls: dict[str, Good] = {}
 
@@ -474,7 +474,7 @@ NAMES = [
     "read_protocol", "make_plan", "make_tables", "ProcessEngine", "gather", "report",
     "report_results", "write_figures", "check_data", "stratified_splits", "save_baseline",
     "compare", "confusion_by_reach", "source_ranking", "plots.node", "plots.reach", "plots.rungs",
-    "repaired", "class_reach", "diagnose", "plots.changes",
+    "repaired", "class_reach", "diagnose", "plots.changes"
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -259,6 +260,44 @@ def test_a_frozen_backbone_brings_its_own_data():
     assert found.reach.num_members == 2 and "2 members together" in str(found)
     rows = found.to_frame()[["member", "node"]].to_numpy().tolist()
     assert rows == data.test_mask[:, [0, 2]].t().nonzero().tolist()
+
+
+@pytest.mark.parametrize("splits", [[3], [2, 0], [3, 1]])
+def test_a_backbone_is_asked_about_the_test_nodes_of_its_own_splits(splits):
+    """Every split has another number of test nodes; a mask of one column is that split's."""
+    data = tiny_graph()
+    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(3)).tolist()
+    masks = torch.zeros(3, data.num_nodes, 4, dtype=torch.bool)
+    for split in range(4):
+        own = order[split:] + order[:split]
+        for part, chosen in enumerate((own[:20], own[20:30], own[30 : 34 + 2 * split])):
+            masks[part, chosen, split] = True
+    data.train_mask, data.val_mask, data.test_mask = masks
+    frozen = gr.train_backbone("sgc", data, splits, budget=gr.Budget(2, None, 0.01, 0.0))
+    found = gr.diagnose(frozen)
+    asked = [[v for v in range(data.num_nodes) if masks[2, v, split]] for split in splits]
+    solution = found.reach.witnesses
+    for member, nodes in enumerate(asked):
+        assert solution.node[solution.member == member].tolist() == nodes
+    one = gr.expose(frozen).member(0)
+    alone = gr.diagnose(one, data, nodes=masks[2, :, splits[0]]).to_frame()
+    kept = data.clone()
+    kept.test_mask = masks[2, :, splits[:1]]
+    pd.testing.assert_frame_equal(gr.diagnose(one, kept).to_frame(), alone)
+    kept.test_mask = masks[2, :, splits[0]]
+    pd.testing.assert_frame_equal(gr.diagnose(one, kept).to_frame(), alone)
+
+
+def test_a_sentence_counts_the_classes_that_can_win_and_those_that_may(planted):
+    found = gr.diagnose(planted, y=torch.tensor([0, 0, 0]))
+    for decided in itertools.product([True, False], repeat=3):
+        classes = replace(found.reach.classes, decided=np.array([decided] * 3))
+        can = classes.reachable & classes.decided
+        classes = replace(classes, reachable=can)
+        said = replace(found, reach=replace(found.reach, classes=classes)).explain(2)
+        left = 3 - sum(decided)
+        assert f"{can[2].sum()} of 3 classes could win here" in said
+        assert (f"{left} more are undecided" in said) == (left > 0)
 
 
 FACTORY = """

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from gnn_repair import atomic
 from gnn_repair.atomic import replacing
 from gnn_repair.errors import FileFormatError, InputError, ResourceError
-from gnn_repair.files import load_tensors, parse_json, save_tensors
+from gnn_repair.files import check_fields, load_tensors, parse_json, save_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +151,28 @@ def test_json_is_read_strictly():
             parse_json(bad)
     with pytest.raises(InputError, match="nested"):
         parse_json("[" * 100_000)
+
+
+OF_EVERY_KIND = (True, False, 1, 0, -3, 2.5, 0.0, "", "1", [], [1], {}, {"a": 1}, None)
+
+
+@pytest.mark.parametrize("hint", [bool, int, float, str, list, dict, None])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_named_value_is_of_just_its_kind(hint, empty):
+    """A whole number is a number; a truth value is none, and no number is a truth value."""
+    kind = type(None) if hint is None else hint
+    for value in OF_EVERY_KIND:
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        fits |= empty and value is None
+        if fits:
+            hints = {"n": kind | None if empty else kind}
+            assert check_fields({"n": value}, hints, "header") == {"n": value}
+        else:
+            with pytest.raises(InputError, match="its n is"):
+                check_fields({"n": value}, {"n": kind | None if empty else kind}, "header")
+    for values in ({}, {"n": 1, "m": 1}, [], 3):
+        with pytest.raises(InputError, match="header"):
+            check_fields(values, {"n": int}, "header")
 
 
 def test_a_header_that_could_not_be_read_back_is_not_written(tmp_path):

@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
 from typer.testing import CliRunner
 
 import gnn_repair
@@ -25,9 +27,11 @@ from gnn_repair.backbones import BACKBONES, Shape
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError, closest, suggestion
 from gnn_repair.exposure import expose
+from gnn_repair.methods import METHODS
 from gnn_repair.repair import CorrectAndSmooth
+from gnn_repair.repair.folds import build_repair
 from gnn_repair.results.protocol import changed
-from gnn_repair.study import PAPER
+from gnn_repair.study import PAPER, override
 from gnn_repair.training import SHORT
 from tools.mutation.__main__ import EQUIVALENT
 from tools.mutation.equivalent import read_equivalent
@@ -118,6 +122,37 @@ def test_a_mistyped_public_name_lets_python_suggest():
     with pytest.raises(AttributeError) as caught:
         gr.solve_orcale  # noqa: B018
     assert caught.value.name == "solve_orcale" and caught.value.obj is gr
+
+
+def leaves(tree, where=""):
+    """Names of all settings, those of budgets among them."""
+    for name, value in tree.items():
+        yield from (
+            leaves(value, f"{where}{name}.") if isinstance(value, dict) else [f"{where}{name}"]
+        )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_declares_just_the_settings_that_it_is_built_from(name):
+    """What is declared is part of a record's address: with less, old records would pass for new."""
+    ring = torch.stack([torch.arange(4), torch.arange(1, 5) % 4])
+    exposure = expose(GCNConv(3, 2), Data(x=torch.ones(4, 3), edge_index=ring))
+    method, other = METHODS[name], {bool: "true", int: "77", float: "0.077", type(None): "77"}
+    usual, changing = build_repair(method, PAPER.repairs, exposure), set()
+    for leaf in leaves({"repairs": PAPER.settings()["repairs"]}):
+        held = PAPER.settings()
+        for part in leaf.split("."):
+            held = held[part]
+        value = "false" if held is True else other[type(held)]
+        built = build_repair(method, override(PAPER, [f"{leaf}={value}"]).repairs, exposure)
+        if built != usual or repr(built) != repr(usual):
+            changing.add(leaf)
+    declared = {
+        leaf
+        for leaf in leaves(PAPER.settings())
+        if leaf in method.settings or leaf.rpartition(".")[0] in method.settings
+    }
+    assert changing == {leaf for leaf in declared if leaf.startswith("repairs.")}
 
 
 # What a type checker sees of the root: the real signatures, though names load when first used.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 import torch
 
 from gnn_repair import training
+from gnn_repair.devices import seeded
 from gnn_repair.training import (
     Budget,
     FlatParameters,
@@ -19,6 +22,44 @@ from gnn_repair.training import (
     member_losses,
     plain_adam,
 )
+
+# Random numbers: the user's own stay where they are, however what is inside ends.
+
+
+class Ended(BaseException):
+    """Neither an error nor an exit."""
+
+
+@pytest.mark.parametrize("end", [None, ValueError, KeyboardInterrupt, SystemExit, Ended])
+def test_generators_stand_afterwards_where_they_stood(end):
+    torch.manual_seed(5)
+    expected, before = torch.rand(3), torch.manual_seed(5).get_state()
+    inside = []
+    for seed in (7, 8, 7):
+        with suppress(*[end] * bool(end)), seeded(seed):
+            inside.append(torch.rand(3))
+            with seeded(seed + 1):
+                torch.rand(2)
+            inside.append(torch.rand(3))
+            if end is not None:
+                raise end
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.stack(inside[:2]), torch.stack(inside[4:]))
+    assert not torch.equal(inside[0], inside[2])
+    whole = torch.Generator().manual_seed(7)  # what was seeded inside moved nothing outside of it
+    assert torch.equal(torch.cat(inside[:2]), torch.rand(6, generator=whole))
+
+
+def test_threads_take_turns_with_the_generator():
+    def draw(seed):
+        with seeded(seed):
+            return [torch.rand(1).item() for _ in range(200)]
+
+    alone = [draw(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(draw, range(8))) == alone
+
 
 # The loop itself: selection, patience, clipping, divergence, with scripted scores.
 

@@ -13,18 +13,24 @@ from statistics import fmean
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 
 from gnn_repair.oracle import (
+    ClassReach,
+    Reach,
     class_reach,
     confusion_by_reach,
+    nearest_reweighting,
     reach,
     solve,
     source_ranking,
     summarise,
 )
 from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
-from gnn_repair.oracle.metrics import summarise_labels
-from gnn_repair.oracle.questions.relaxed import RelaxedMargins
+from gnn_repair.oracle.metrics import Changes, least_changes, summarise_labels
+from gnn_repair.oracle.questions.ranges import value_range
+from gnn_repair.oracle.questions.relaxed import RelaxedMargins, relaxed_margins
+from gnn_repair.oracle.questions.stable import without_each_source
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.study.measures import summarise_oracle
 from tests.campaigns.lp_families import Numbers, exposure_of
@@ -108,6 +114,19 @@ def test_verdicts_of_every_kind_of_answer(asked):
     assert set(words) == {"can", "cannot", "undecided"}
     assert solution.verdict.tolist() == words == solution.to_frame()["verdict"].tolist()
     assert solution.reachable.tolist() == [w == "can" for w in words]
+    margins = solution.by_class(2, NODES)
+    for i in range(len(solution)):
+        where = solution.member[i], solution.recipient[i], solution.target[i]
+        assert margins[where] == pytest.approx(solution.margin[i], nan_ok=True)
+    assert np.isfinite(margins).sum() == np.isfinite(solution.margin).sum()
+    for limit in (-1.2, -0.7, 0.5, 1.7, 2.5):
+        known = solution.status != FAILED
+        wins, exact = solution.margin > limit, solution.status != UNCERTIFIED
+        said = np.where(
+            wins, "can", np.where(exact | (solution.bound <= limit), "cannot", "undecided")
+        )
+        assert solution.verdict_at(limit).tolist() == np.where(known, said, "undecided").tolist()
+        assert (solution.decided_at(limit) == (solution.verdict_at(limit) != "undecided")).all()
     assert solution.excluded.tolist() == [w == "cannot" for w in words]
     assert solution.decided.tolist() == [w != "undecided" for w in words]
     counts = Counter(words)
@@ -198,22 +217,198 @@ def test_chance_of_all_nodes_classes_and_ranks(asked):
         )
 
 
-def test_bootstrap_intervals_are_those_of_drawn_nodes(asked):
-    """Percentiles of plain draws of whole nodes, with other random numbers."""
+def drawn(rows, draws=6000):
+    """The 2.5th percentile of the lower ends and the 97.5th of the upper ones, over plain draws of
+    whole nodes with other random numbers; rows are [(member, node, low, high)]."""
+    nodes, members = ({row[k] for row in rows} for k in (1, 0))
+    picked = np.random.default_rng(99).integers(0, len(nodes), (draws, len(nodes)))
+    times = np.stack([(picked == k).sum(1) for k in range(len(nodes))], 1)
+    of, ends = dict(zip(sorted(nodes), times.T, strict=True)), []
+    for k in (2, 3):
+        parts = [[row for row in rows if row[0] == s] for s in members]
+        with np.errstate(invalid="ignore"):
+            each = [
+                sum(of[r[1]] * r[k] for r in part) / sum(of[r[1]] for r in part) for part in parts
+            ]
+        ends.append(np.nanmean(each, axis=0))
+    return np.percentile(ends[0], 2.5), np.percentile(ends[1], 97.5)
+
+
+def test_intervals_of_members_of_different_sizes_are_those_of_drawn_nodes():
+    """Member 0 has few errors and mostly wins, member 2 has many and mostly does not; a member that
+    has none is in no mean. What nothing is known of widens the interval."""
+    rng = np.random.default_rng(5)
+    member = np.repeat([0, 1, 3], [6, 25, 90])
+    node = np.concatenate([rng.permutation(100)[:n] for n in (6, 25, 90)])
+    odds = np.array([0.9, 0.5, 0.1])[np.unique(member, return_inverse=True)[1]]
+    decided = rng.random((len(member), CLASSES)) < 0.95
+    can = (rng.random(decided.shape) < odds[:, None]) & decided
+    margin = np.where(can, 1.0, -1.0) + rng.normal(size=can.shape) / 8
+    bound = np.where(decided, margin, 2.0)
+    classes = ClassReach(member, node, margin, bound, can, decided)
+    true, predicted = np.zeros(len(member), int), np.ones(len(member), int)
+    found = Reach(classes, true, predicted, None, 0, "", 4)
+    own, low, high = defaultdict(list), can[:, 2:].mean(1), (can | ~decided)[:, 2:].mean(1)
+    for i, key in enumerate(zip(member.tolist(), node.tolist(), strict=True)):
+        own["chance"].append((*key, low[i], high[i]))
+        may = can[i, 0] or not decided[i, 0]
+        own["excess"].append((*key, can[i, 0] - high[i], may - low[i]))
+        own["classes_per_error"].append((*key, can[i].sum(), (can | ~decided)[i].sum()))
+        rest = (2, 3)
+        best = 1 + sum(margin[i, c] > bound[i, 0] for c in rest)
+        own["rank"].append((*key, best, 1 + sum(bound[i, c] > margin[i, 0] for c in rest)))
+    for name, rows in own.items():
+        figure, ends = getattr(found, name), drawn(rows)
+        width = ends[1] - ends[0]
+        assert figure.interval == pytest.approx(ends, abs=0.06 * width), name
+        assert (figure.value, figure.possible) == pytest.approx((figure.low, figure.high))
+        for k, shown in ((2, figure.low), (3, figure.high)):
+            each = [fmean(r[k] for r in rows if r[0] == s) for s in (0, 1, 3)]
+            assert shown == pytest.approx(fmean(each)), name
+    assert found.true_class_chance.interval == found.chance.interval  # all of them are errors
+
+
+def place(worst, best, own, rest):
+    """The best and the worst place that numbers between these ends allow; ties share theirs."""
+
+    def among(theirs, mine):
+        ahead = [theirs[c] > mine + EDGE for c in rest]
+        tied = [theirs[c] == mine or abs(theirs[c] - mine) <= EDGE for c in rest]
+        return 1 + sum(ahead) + sum(tied) / 2
+
+    return among(worst, best[own]), among(best, worst[own])
+
+
+def test_places_by_smallest_change_with_ties_and_classes_that_cannot_win():
+    rng, count = np.random.default_rng(3), 60
+    inf = np.inf
+    bound = rng.choice([0.1, 0.1, 0.4, inf, inf], (count, CLASSES))
+    share = np.where(rng.random(bound.shape) < 0.3, rng.choice([0.4, 0.6, inf], bound.shape), bound)
+    share = np.maximum(share, bound)
+    true, predicted = rng.integers(0, 2, count), rng.integers(2, CLASSES, count)
+    member, node = np.arange(count) % 3, np.arange(count)
+    found = Changes(member, node, true, predicted, share, bound)
+    told = []
+    for i in range(count):
+        rest = [c for c in range(CLASSES) if c not in (true[i], predicted[i])]
+        told.append(place(-share[i], -bound[i], true[i], rest))
+    np.testing.assert_array_equal(np.stack(found.places, 1), told)
+    both = [[x[k] for i, x in enumerate(told) if member[i] == s] for s in range(3) for k in (0, 1)]
+    ends = [fmean(map(fmean, both[k::2])) for k in (0, 1)]
+    assert (found.rank.low, found.rank.high) == pytest.approx(ends)
+    others = [
+        share[i, c]
+        for i in range(count)
+        for c in range(CLASSES)
+        if c not in (true[i], predicted[i])
+    ]
+    frame = found.to_frame()
+    for row in frame.itertuples():
+        own = fmean(share[i, true[i]] <= row.mass_moved for i in range(count))
+        rest = fmean(x <= row.mass_moved for x in others)
+        assert (row.true_class, row.chance) == pytest.approx((own, rest))
+    alone = replace(found, complete=False)
+    assert np.isnan(alone.places).all() and alone.to_frame()["chance"].isna().all()
+
+
+def test_changes_of_planted_verdicts(asked):
+    """What is undecided may win without any change; what is proved never to win cannot."""
     exposure, solution, y = asked
-    found = summarise(exposure, solution, y)
-    ends = defaultdict(list)
-    for s, v, t, p, words, _ in rows_of(exposure, solution, y):
-        if t != p:
-            rest = [words[c] for c in range(CLASSES) if c not in (t, p)]
-            ends[v].append((s, rest.count("can") / len(rest), 1 - rest.count("cannot") / len(rest)))
-    rng, nodes, drawn = np.random.default_rng(99), list(ends), []
-    for _ in range(4000):
-        picked = [row for v in rng.choice(nodes, len(nodes)) for row in ends[v]]
-        of = [[row for row in picked if row[0] == s] for s in (0, 1)]
-        drawn.append([mean(fmean(r[k] for r in own) if own else nan for own in of) for k in (1, 2)])
-    low, high = np.percentile(drawn, 2.5, axis=0)[0], np.percentile(drawn, 97.5, axis=0)[1]
-    assert found.chance.interval == pytest.approx((low, high), abs=0.03)
+    reached = summarise(exposure, solution, y)
+    found = least_changes(reached, exposure)
+    rows = [row for row in rows_of(exposure, solution, y) if row[2] != row[3]]
+    rows.sort(key=lambda row: row[:2])
+    assert [row[:4] for row in rows] == list(
+        zip(found.member, found.node, found.true, found.predicted, strict=True)
+    )
+    for i, (s, v, _, p, words, _) in enumerate(rows):
+        for c, word in enumerate(words):
+            share, bound = np.inf, np.inf if word == "cannot" else 0.0
+            if c == p:
+                share = bound = 0.0
+            elif word == "can":
+                target = torch.full((NODES,), c)
+                (one,) = nearest_reweighting(exposure.member(s), target, [v], threads=1)
+                if one.status == "moved":
+                    share, bound = one.moved / one.mass, one.bound / one.mass
+            assert found.share[i, c] == pytest.approx(share)
+            assert found.bound[i, c] == pytest.approx(bound, abs=1e-7)
+            assert ((i, c) in found.answers) == (word == "can" and c != p)
+    told = [
+        place(-found.share[i], -found.bound[i], t, [c for c in range(CLASSES) if c not in (t, p)])
+        for i, (_, _, t, p, *_) in enumerate(rows)
+    ]
+    np.testing.assert_array_equal(np.stack(found.places, 1), told)
+
+
+def test_a_range_beside_values_of_which_some_are_not_known():
+    exposure = exposed(1, "values")
+    found, rng = value_range(exposure), np.random.default_rng(1)
+    y = torch.from_numpy(rng.normal(scale=2, size=(NODES, CLASSES)))
+    y[rng.random(y.shape) < 0.3] = nan
+    y[0] = torch.from_numpy(found.low[:CLASSES])  # an end is inside
+    contains, distance = found.contains(y), found.distance(y)
+    for i in range(len(found)):
+        low, high, true = (
+            found.low[i],
+            found.high[i],
+            float(y[found.lower.node[i], found.lower.target[i]]),
+        )
+        far = nan if true != true else low - true if true < low else max(true - high, 0.0)
+        assert distance[i] == pytest.approx(far, nan_ok=True) and contains[i] == (far == 0)
+        assert found.width[i] == high - low
+    assert np.isnan(distance).any() and (distance > 0).any() and contains.any()
+    assert "exact" in str(found) and f"{np.median(found.high - found.low):.4g}" in str(found)
+
+
+def test_what_becomes_of_a_class_without_one_sender():
+    """Every sender of every witness, with several groups, against the LP cut by hand."""
+    rng = np.random.default_rng(8)
+    lengths = rng.integers(0, 4, (40, 3))
+    terms = int(lengths.sum())
+    numbers = Numbers(lengths, rng.uniform(0.1, 1, terms), rng.normal(size=(terms, CLASSES)),
+                      rng.normal(size=(40, CLASSES)))  # fmt: skip
+    exposure = exposure_of(numbers)
+    exposure = replace(exposure, sources=torch.from_numpy(rng.integers(0, 5, terms)).int())
+    solution = solve(exposure, "all")
+    rows = without_each_source(solution, exposure)
+    told = {row[1:4]: row[4] for row in rows.itertuples(index=False, name=None)}
+    ends, sources, alone = exposure.segments.numpy(), exposure.sources.numpy(), 0
+    expected = {}
+    for one in solution:
+        for source in set(one.sources.tolist()) if one.verdict == "can" else ():
+            kept, lost = [], False
+            for g in range(3):
+                own = np.arange(*ends[3 * one.node + g :][:2])
+                left = [t for t in own if sources[t] != source]
+                lost |= bool(len(own)) and not left
+                kept.append((left, numbers.alpha[own].sum()))
+            alone += lost and any(left for left, _ in kept)
+            expected[one.node, one.target, source] = (
+                -np.inf if lost else best_margin(numbers, one.node, one.target, kept)
+            )
+    assert told.keys() == expected.keys() and alone > 10
+    for key, margin in expected.items():
+        assert told[key] == pytest.approx(margin, abs=1e-7), key
+
+
+def best_margin(numbers, node, target, parts):
+    """γ by scipy, of terms and masses group by group."""
+    rivals = [c for c in range(CLASSES) if c != target]
+    chosen = [t for left, _ in parts for t in left]
+    gaps = (numbers.table[chosen][:, [target]] - numbers.table[chosen][:, rivals]).T
+    fixed = numbers.fixed[node, target] - numbers.fixed[node, rivals]
+    groups = [(left, mass) for left, mass in parts if left]
+    equal = np.array([[float(t in left) for t in chosen] + [0.0] for left, _ in groups])
+    done = linprog(
+        np.append(np.zeros(len(chosen)), -1.0),
+        np.hstack([-gaps.reshape(len(rivals), -1), np.ones((len(rivals), 1))]),
+        fixed,
+        equal if len(groups) else None,
+        [mass for _, mass in groups] if len(groups) else None,
+        bounds=[(0, None)] * len(chosen) + [(None, None)],
+    )
+    return -done.fun
 
 
 def test_reach_asks_labelled_nodes_only_and_says_how_many_it_skips(asked):
@@ -258,6 +453,8 @@ def test_rankings_and_confusions(asked):
         said = [counts[row.true, row.predicted, w] for w in ("can", "cannot", "undecided")]
         assert [row.can, row.cannot, row.undecided] == said and row.nodes == sum(said)
     assert shown["nodes"].sum() == sum(counts.values())
+    order = [(-row.nodes, row.true) for row in shown.itertuples()]
+    assert order == sorted(order) and shown["nodes"].nunique() > 1
 
 
 def test_baselines(asked, tmp_path):
@@ -331,6 +528,16 @@ def test_relaxed_reach_is_over_what_is_decided():
         said = [sum(row == w) for w in words]
         assert (found.rates[k].hits, found.rates[k].undecided) == (said[0], said[2])
         assert found.rates[k].total == sum(said) and f"{said[2]:,} undecided" in str(found)
+
+
+def test_one_slack_or_several_say_the_same():
+    exposure = exposed(2)
+    whole = relaxed_margins(exposure, "all", [1, 2, 3], slack=(0.5, 0.0), threads=1)
+    for k, rho in enumerate(whole.slack):
+        alone = relaxed_margins(exposure, "all", [1, 2, 3], slack=[rho], threads=1)
+        np.testing.assert_array_equal(alone.margin[0], whole.margin[k])
+        assert alone.verdict[0].tolist() == whole.verdict[k].tolist()
+        assert str(alone).split("\n")[1] == str(whole).split("\n")[k + 1]
 
 
 # Labels -------------------------------------------------------------------------------------------

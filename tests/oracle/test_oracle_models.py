@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 from torch_geometric.explain import Explainer
 from torch_geometric.explain.metric import fidelity, unfaithfulness
 from torch_geometric.nn import (
     FastRGCNConv,
     GATConv,
     GCNConv,
-    GINConv,
     GraphConv,
     MessagePassing,
     SAGEConv,
@@ -32,7 +30,6 @@ from torch_geometric.utils import add_remaining_self_loops
 
 import gnn_repair as gr
 from gnn_repair.backbones import BACKBONES, find_backbone, train_backbone
-from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle import reach, solve
@@ -111,6 +108,48 @@ def test_the_edge_mask_is_lambda_over_alpha(graph, last):
         assert float(explanation.edge_mask[column]) == pytest.approx(expected, rel=1e-9)
     assert explanation.get_explanation_subgraph().num_edges == len(lam)
     assert 0 <= unfaithfulness(explainer, explanation) <= 1
+
+
+def test_one_explainer_explains_one_graph_and_model_after_another(graph):
+    """Each time what a fresh one says; an exposure that was given stays the one that is asked."""
+    model = TwoLayers(GCNConv, graph.num_features, 3).double()
+    used, other = OracleExplainer(), graph.clone()
+    other.x = graph.x.roll(5, 0)
+
+    def mask(algorithm, data):
+        explainer = explainer_of(model, algorithm)
+        found = explainer(data.x, data.edge_index, target=data.y, index=5)
+        return found.edge_mask, found.solution.margin.tolist()
+
+    for data in (graph, other, graph):
+        (mine, own), (theirs, margin) = mask(used, data), mask(OracleExplainer(), data)
+        assert torch.equal(mine, theirs) and own == margin
+    before = expose(model, graph)
+    with torch.no_grad():
+        model.last.lin.weight.mul_(-1)
+    (mine, own), (theirs, margin) = mask(used, graph), mask(OracleExplainer(), graph)
+    assert torch.equal(mine, theirs) and own == margin
+    with pytest.raises(InputError, match="reweighted self"):
+        mask(OracleExplainer(before), graph)
+
+
+@pytest.mark.parametrize("member", [0, 1])
+def test_an_exposure_of_some_nodes_and_several_members_explains_its_own(graph, member):
+    models = [TwoLayers(SAGEConv, graph.num_features, 3).double() for _ in range(2)]
+    with torch.no_grad():
+        models[1].last.lin_l.weight.copy_(models[0].last.lin_l.weight.flip(0))
+    one, other = (expose(model, graph).restrict([9, 5, 2]) for model in models)
+    names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
+    beside = {name: torch.cat([getattr(one, name), getattr(other, name)]) for name in names}
+    both, given = replace(one, **beside, fingerprint=()), (graph.x, graph.edge_index)
+    for algorithm in (OracleExplainer(both, member=member), OracleExplainer()):
+        explainer = explainer_of(models[member], algorithm)
+        found = explainer(*given, target=graph.y, index=torch.tensor([5, 9]))
+        if algorithm.exposure is both:
+            mask, margin = found.edge_mask, found.solution.margin
+    torch.testing.assert_close(mask, found.edge_mask)
+    np.testing.assert_allclose(margin, found.solution.margin)
+    assert mask.any() and (margin != solve(both.member(1 - member), graph.y, [5, 9]).margin).any()
 
 
 def briefly_trained(model, graph):
@@ -305,69 +344,6 @@ def test_the_witness_is_the_node_that_knows(mean: bool) -> None:
         assert witness.margin == pytest.approx(mass * (3 if number % 2 == 0 else 2))
     found = gr.reach(exposure, y)
     assert (found.true_class, found.error) == (pytest.approx(8 / 9), pytest.approx(8 / 9))
-
-
-def by_general_solver(said: np.ndarray, mass: float, label: int) -> float:
-    """max over λ ≥ 0, Σ λ = mass of min_r (z_label − z_r), by scipy."""
-    rivals = [c for c in range(said.shape[1]) if c != label]
-    gaps = said[:, [label]] - said[:, rivals]
-    cost = np.r_[np.zeros(len(said)), -1.0]
-    above = np.c_[-gaps.T, np.ones(len(rivals))]
-    total = np.r_[np.ones(len(said)), 0.0][None]
-    bounds = [(0, None)] * len(said) + [(None, None)]
-    found = linprog(cost, above, np.zeros(len(rivals)), total, [mass], bounds)
-    return float(-found.fun)
-
-
-def test_margins_are_those_of_a_general_solver() -> None:
-    graphs, _ = planted_graphs()
-    generator = torch.Generator().manual_seed(9)
-    for graph in graphs:
-        graph.x = torch.randn(graph.x.shape, generator=generator, dtype=torch.float64)
-    model = Planted(mean=False)
-    exposure = gr.expose(model, graphs)
-    margins = gr.solve(exposure, "all").by_class(1, len(graphs))[0]
-    for number, graph in enumerate(graphs):
-        with torch.no_grad():
-            said = model.say(graph.x).numpy()
-        for label in range(3):
-            wanted = by_general_solver(said, float(graph.num_nodes), label)
-            assert margins[number, label] == pytest.approx(wanted, abs=1e-9)
-
-
-class GIN(nn.Module):
-    def __init__(self, width: int = 32) -> None:
-        super().__init__()
-        sizes = [(8, width), (width, width)]
-        self.convs = nn.ModuleList(
-            GINConv(nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b))) for a, b in sizes
-        )
-        self.head = nn.Linear(width, 3)
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        for conv in self.convs:
-            x = conv(x, edge_index).relu()
-        return self.head(global_mean_pool(x, batch))
-
-
-def test_learned_evidence_lies_on_the_motif() -> None:
-    graphs = motif_graphs(300, 20, noise=0.3)
-    batch, y = Batch.from_data_list(graphs), torch.cat([graph.y for graph in graphs])
-    torch.manual_seed(0)
-    model = GIN()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(120):
-        optimizer.zero_grad()
-        told = model(batch.x, batch.edge_index, batch.batch)
-        nn.functional.cross_entropy(told, y).backward()
-        optimizer.step()
-    solution = gr.solve(gr.expose(model, graphs), y)
-    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
-    on_motif = batch.motif.numpy()[solution.sources] * solution.coefficients
-    share = np.bincount(owner, on_motif, len(solution)) / np.bincount(owner, solution.coefficients)
-    base = float(batch.motif.float().mean())
-    assert base < 0.35
-    assert share[solution.reachable].mean() > 0.85
 
 
 # Graphs with several labels, or with a value: the extremes are those of their nodes.

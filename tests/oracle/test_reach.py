@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 import gnn_repair as gr
 from gnn_repair import published
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import ClassReach, Reach, confusion_by_reach, reach, solve, source_ranking
-from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
+from gnn_repair.oracle import confusion_by_reach, reach, solve, source_ranking
+from gnn_repair.oracle.problems import Problems, problems
 from gnn_repair.reporting.evidence import chosen_nodes
 from gnn_repair.results.protocol import OracleProtocol
 from tests.campaigns.lp_families import Numbers
 from tests.campaigns.lp_families import exposure_of as exposure_of_frames
-from tests.helpers.oracle.oracle_cases import exposure_of, members, random_node
+from tests.helpers.oracle.oracle_cases import exposure_of, members
 
 # Reach counted by hand: members that differ, LPs without an answer, and what is printed.
 
@@ -58,134 +56,6 @@ def test_a_member_without_errors_has_no_error_reach():
     assert "error reach      –" in str(reach(exposure, Y, mask)) and len(found.changes.true) == 2
 
 
-def failing(solution, places, status=FAILED):
-    codes, margin = solution.status.copy(), solution.margin.copy()
-    codes[places] = status
-    if status == FAILED:
-        margin[places] = np.nan
-    return replace(solution, status=codes, margin=margin)
-
-
-def test_uncertified_answers_count_where_they_decide():
-    whole = solve(two_members(), Y, MASK)
-    open_ = failing(whole, np.arange(5), UNCERTIFIED)
-    wide = replace(open_, bound=np.array([3.0, 1, 1e-7, 1.1e-7, 3]))
-    assert wide.decided.tolist() == [True, True, True, False, True]
-    assert replace(wide, status=whole.status).decided.all()
-    assert not failing(whole, np.arange(5)).decided.any()
-    assert wide.decided_at(1.5).tolist() == [False, True, True, True, True]
-
-
-def judged(node, target):
-    """γ of a class and the least mass that must move for it, by scipy from the node's numbers."""
-    beta, parts = node
-    alpha, table = (np.concatenate(items) for items in zip(*parts, strict=True))
-    groups = np.repeat(np.arange(len(parts)), [len(a) for a, _ in parts])
-    member = (groups == np.arange(len(parts))[:, None]).astype(float)
-    rivals = np.delete(np.arange(len(beta)), target)
-    gaps = (table[:, [target]] - table[:, rivals]).T
-    fixed = beta[target] - beta[rivals]
-    count = len(alpha)
-    best = linprog(
-        np.append(np.zeros(count), -1.0),
-        A_ub=np.hstack([-gaps, np.ones((len(rivals), 1))]),
-        b_ub=fixed,
-        A_eq=np.hstack([member, np.zeros((len(parts), 1))]),
-        b_eq=member @ alpha,
-        bounds=[(0, None)] * count + [(None, None)],
-    )
-    change = linprog(
-        np.append(np.ones(count), np.zeros(count)),
-        A_ub=np.hstack([-gaps, gaps]),
-        b_ub=fixed + gaps @ alpha - 1e-7,
-        A_eq=np.hstack([member, -member]),
-        b_eq=np.zeros(len(parts)),
-        bounds=[(0, None)] * count + [(0, a) for a in alpha],
-    )
-    return -best.fun, change.fun / alpha.sum() if change.status == 0 else np.inf
-
-
-def test_chance_ranks_and_least_changes_by_brute_force():
-    rng = np.random.default_rng(5)
-    nodes = [random_node(rng, [4, 3], 5) for _ in range(24)]
-    nodes = [(np.append(beta[:4], -50.0), parts) for beta, parts in nodes]  # 4 is never predicted
-    exposure, y = exposure_of(nodes), torch.from_numpy(rng.integers(0, 4, 24))
-    y[7] = -1
-    found = reach(exposure, y)
-    answers = [[judged(node, c) for c in range(5)] for node in nodes]
-    predicted = exposure.frozen_logits[0].argmax(1).tolist()
-    own, shares, counts, ranks, by_change, all_shares = [], [], [], [], [], []
-    for v, label in enumerate(y.tolist()):
-        can = [answers[v][c][0] > 1e-7 for c in range(5)]
-        others = [can[c] for c in range(5) if c not in (label, predicted[v])]
-        if label >= 0:
-            all_shares.append(np.mean(others))
-        if label >= 0 and label != predicted[v]:
-            rest = [c for c in range(5) if c not in (label, predicted[v])]
-            own.append(can[label])
-            shares.append(np.mean(others))
-            counts.append(sum(can))
-            ranks.append(1 + sum(answers[v][c][0] > answers[v][label][0] for c in rest))
-            least = [answers[v][c][1] for c in range(5)]
-            tied = [least[c] == least[label] for c in rest]
-            by_change.append(1 + sum(least[c] < least[label] for c in rest) + sum(tied) / 2)
-            row = np.flatnonzero(found.changes.node == v)[0]
-            mine = found.changes.share[row, [*rest, label]]
-            np.testing.assert_allclose(mine, [least[c] for c in [*rest, label]], atol=1e-6)
-    assert 0 < np.mean(shares) < np.mean(own) < 1 and len(own) > 10 and found.skipped == 1
-    assert found.error == pytest.approx(np.mean(own))
-    assert found.chance.low == found.chance.high == pytest.approx(np.mean(shares))
-    assert found.true_class_chance.low == pytest.approx(np.mean(all_shares))
-    assert found.excess.low == pytest.approx(np.mean(own) - np.mean(shares))
-    assert found.classes_per_error.low == pytest.approx(np.mean(counts))
-    assert found.rank.low == found.rank.high == pytest.approx(np.mean(ranks))
-    assert found.changes.rank.low == pytest.approx(np.mean(by_change))
-    assert f"chance {100 * np.mean(shares):.1f} %" in str(found)
-    frame = found.changes.to_frame()
-    assert frame["true_class"].iloc[-1] == pytest.approx(np.mean(own))
-    assert frame["chance"].iloc[-1] == pytest.approx(np.mean(shares))
-
-
-def table_of(reachable, true, predicted, decided=None, member=None, node=None):
-    """A Reach of planted verdicts; γ is 1 where a class can win and −1 where it cannot."""
-    can = np.asarray(reachable, bool)
-    known = np.ones_like(can) if decided is None else np.asarray(decided, bool)
-    rows = np.arange(len(can))
-    margin = np.where(can & known, 1.0, -1.0)
-    classes = ClassReach(
-        np.zeros(len(can), np.int64) if member is None else member,
-        rows if node is None else node,
-        margin,
-        np.where(known, margin, 1.0),
-        can & known,
-        known,
-    )
-    members = int(classes.member.max()) + 1
-    witnesses = SimpleNamespace(support=np.ones(len(can)))
-    return Reach(classes, np.asarray(true), np.asarray(predicted), witnesses, 0, "", members)
-
-
-def test_the_bootstrap_is_paired_and_draws_whole_nodes():
-    rng = np.random.default_rng(0)
-    flag = rng.random(400) < 0.3
-    can = np.stack([flag, np.ones(400, bool), flag], 1)  # class 2 can win exactly where class 0 can
-    nothing, one = np.zeros(400, int), np.ones(400, int)
-    found = table_of(can, nothing, one)
-    half = 1.96 * (flag.mean() * (1 - flag.mean()) / 400) ** 0.5
-    low, high = found.chance.interval
-    assert (high - low) / 2 == pytest.approx(half, rel=0.12)
-    assert (low + high) / 2 == pytest.approx(flag.mean(), abs=half / 4)
-    assert found.excess.low == 0 and found.excess.interval == (0, 0)
-    # The same node in two members is no second node; another node is.
-    both, twice = np.concatenate([can, can]), np.concatenate
-    args = twice([nothing, nothing]), twice([one, one])
-    member, node = np.repeat([0, 1], 400), np.tile(np.arange(400), 2)
-    same = table_of(both, *args, member=member, node=node).chance.interval
-    assert same == pytest.approx((low, high))
-    other = table_of(both, *args, node=np.arange(800)).chance.interval
-    assert other[1] - other[0] == pytest.approx((high - low) / 2**0.5, rel=0.12)
-
-
 def test_one_threshold_everywhere():
     protocol = OracleProtocol()
     assert protocol.reachable_above == published.REACHABLE == 1e-7
@@ -217,48 +87,6 @@ def test_problems_are_ordered_and_skip_what_has_no_label():
     part = exposure.restrict(torch.tensor([3, 1]))
     few = problems(part, y, torch.tensor([3]))
     assert few.position.tolist() == [0] * 3 and few.target.tolist() == [0] * 3
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_an_instance_holds_its_members_numbers(shared):
-    exposure, _ = members(shared)
-    tables = Tables.of(exposure)
-    for s in range(3):
-        problem = instance(tables, s, 2, 1)
-        low, middle, high = (int(exposure.segments[i]) for i in (4, 5, 6))
-        rows = exposure.contributions[s, low:high]
-        others = rows[:, [0, 2, 3]]
-        np.testing.assert_array_equal(problem.gaps, (rows[:, [1]] - others).numpy())
-        beta = exposure.fixed_logits[s, 2]
-        np.testing.assert_array_equal(problem.fixed, (beta[1] - beta[[0, 2, 3]]).numpy())
-        np.testing.assert_array_equal(problem.mass, exposure.mass[0 if shared else s, 2].numpy())
-        assert problem.group.tolist() == [0] * (middle - low) + [1] * (high - middle)
-        assert problem.terms.tolist() == list(range(low, high))
-        assert problem.rivals.tolist() == [0, 2, 3]
-        columns = problem.gaps * problem.mass[problem.group][:, None]
-        np.testing.assert_array_equal(problem.columns, columns)
-        size = np.abs(columns).max()
-        assert size <= problem.scale < 2 * size
-    assert tables.counts(np.array([2, 0])).tolist() == [5, 5]
-    where = tables.origin(np.array([2, 2, 0]), np.array([low, high - 1, 0]))
-    assert where[1].tolist() == [0, 1, 0]
-    assert where[0].tolist() == exposure.sources[[low, high - 1, 0]].tolist()
-
-
-def test_margins_by_class():
-    exposure, _ = members()
-    y = torch.tensor([2, -1, 3, 0])
-    solution = solve(exposure, y)
-    full = solution.by_class(3, 4)
-    assert full.shape == (3, 4, 4) and solution.skipped == 3 and solution[1:3].skipped == 0
-    for i in range(len(solution)):
-        where = solution.member[i], solution.recipient[i], solution.target[i]
-        assert full[where] == solution.margin[i]
-    assert np.isnan(full).sum() == 3 * (16 - 3)
-    with pytest.raises(InputError, match="exposure is a str"):
-        solution.dense("exposure")
-    with pytest.raises(InputError, match='fill must be "frozen" or "zero"'):
-        solution.dense(exposure, "one")
 
 
 # Frames of exposures, solutions and reach against rows computed by hand.

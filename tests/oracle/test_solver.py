@@ -33,12 +33,16 @@ from tests.campaigns import lps
 from tests.campaigns.lp_families import FAMILIES as FAMILIES_CAMPAIGN
 from tests.campaigns.lp_families import draw
 from tests.campaigns.lp_judge import intervals, judge, judge_exactly
-from tests.helpers.oracle.oracle_cases import exposure_of, families, random_node
+from tests.helpers.oracle.oracle_cases import exposure_of, random_node
 from tests.helpers.oracle.oracle_exact import exact_margin
 
 # Our simplex method against highspy, brute force, exact arithmetic and known answers.
 
-FAMILIES = tuple(families(0))
+AGAINST_HIGHSPY = (
+    "gaussian", "three groups", "low rank", "integers", "cyclic games", "twins",
+    "near twins", "equal classes", "planted ties", "single terms", "two classes", "absent groups",
+    "at 128 integers", "two thousand terms", "zero coefficients",
+)  # fmt: skip
 
 
 def scale_of(exposure, solution):
@@ -53,10 +57,10 @@ def scale_of(exposure, solution):
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", AGAINST_HIGHSPY)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_agrees_with_highspy_and_proves_itself(family, seed):
-    exposure = exposure_of(families(seed)[family])
+    exposure, _ = draw(family, seed, 150)
     ours = solve(exposure, "all", threads=1)
     theirs = solve(exposure, "all", method="highs", threads=1)
     verdict = ours.check(exposure)
@@ -145,41 +149,6 @@ def test_a_planted_optimum_is_recovered():
     np.testing.assert_allclose(found[:rivals], share, atol=1e-9)
 
 
-def test_invariances():
-    nodes = families(5)["three groups"][:20]
-    base = solve(exposure_of(nodes), "all").margin
-    rng = np.random.default_rng(0)
-
-    def margins(change):
-        return solve(exposure_of([change(node) for node in nodes]), "all").margin
-
-    def shifted(node):
-        beta, parts = node
-        moved = [(a, t + 100 * rng.normal(size=(len(a), 1))) for a, t in parts]
-        return beta + 7.0, moved
-
-    def permuted(node):
-        beta, parts = node
-        orders = [rng.permutation(len(a)) for a, _ in parts]
-        return beta, [(a[o], t[o]) for (a, t), o in zip(parts, orders, strict=True)]
-
-    def split(node):
-        beta, parts = node
-        return beta, [
-            (np.append(a[:-1], [a[-1] / 3, 2 * a[-1] / 3]), np.concatenate([t, t[-1:]]))
-            for a, t in parts
-        ]
-
-    def scaled(node):
-        beta, parts = node
-        return 3 * beta, [(3 * a, t) for a, t in parts]
-
-    np.testing.assert_allclose(margins(shifted), base, atol=1e-10)
-    np.testing.assert_allclose(margins(permuted), base, atol=1e-12)
-    np.testing.assert_allclose(margins(split), base, atol=1e-12)
-    np.testing.assert_allclose(margins(scaled), 3 * base, atol=1e-12)
-
-
 def test_an_outlier_beyond_the_sample_changes_nothing():
     """A single column that is a billion times larger than those first looked at."""
     rng = np.random.default_rng(8)
@@ -218,7 +187,7 @@ def test_a_bound_below_the_margin_is_no_proof(fixed, size):
 
 
 def test_any_point_of_the_polytope_stays_below_the_bound():
-    exposure = exposure_of(families(2)["three groups"])
+    exposure, _ = draw("three groups", 2, 360)
     target = torch.arange(exposure.num_nodes) % exposure.num_classes
     solution = solve(exposure, target)
     generator = torch.Generator().manual_seed(0)
@@ -235,7 +204,7 @@ def test_any_point_of_the_polytope_stays_below_the_bound():
 
 
 def test_threads_and_batches_do_not_change_a_bit(monkeypatch):
-    exposure = exposure_of(families(4)["eighteen classes"] * 8)
+    exposure, _ = draw("sixty classes", 4, 1000)
     one = solve(exposure, "all", threads=1)
     two = solve(exposure, "all", threads=3)
     alone = solve(exposure, "all", torch.tensor([7]), threads=1)
@@ -256,29 +225,6 @@ def test_calls_at_the_same_time_and_of_other_sizes_do_not_disturb_each_other():
     for i, found in zip(asked, together, strict=True):
         np.testing.assert_array_equal(found.margin, alone[i].margin)
         np.testing.assert_array_equal(found.coefficients, alone[i].coefficients)
-
-
-def test_members_solve_their_own_masks():
-    nodes = families(6)["one group"][:12]
-    first, second = exposure_of(nodes), exposure_of(nodes)
-    other = 2 * second.contributions
-    both = replace(
-        first,
-        contributions=torch.cat([first.contributions, other]),
-        fixed_logits=torch.cat([first.fixed_logits, first.fixed_logits]),
-        frozen_logits=torch.cat(
-            [first.frozen_logits, 2 * first.frozen_logits - first.fixed_logits]
-        ),
-    )
-    y = torch.arange(12) % 7
-    mask = torch.zeros(12, 2, dtype=torch.bool)
-    mask[:5, 0], mask[3:9, 1] = True, True
-    solution = solve(both, y, mask)
-    assert solution.member.tolist() == [0] * 5 + [1] * 6
-    assert solution.node.tolist() == [*range(5), *range(3, 9)]
-    single = solve(both.member(1), y, torch.arange(3, 9))
-    np.testing.assert_array_equal(solution.margin[5:], single.margin)
-    assert solution.check(both).ok
 
 
 def test_terms_that_do_not_fit_the_copies():
@@ -433,26 +379,6 @@ def test_a_message_that_nobody_uses_sets_no_scale(size):
     assert solution.bound[0] == pytest.approx(0.5, abs=1e-14)
     np.testing.assert_allclose(solution[0].coefficients, [0.5, 0.5], atol=1e-12)
     assert solution.reachable[0] and solution.check(exposure).ok
-
-
-def test_the_check_refuses_the_answer_that_the_largest_message_would_excuse():
-    """Margin −1 and bound 2: all on the first term, all against the first rival."""
-    exposure = one_node([[2, 0, 3], [2, 3, 0], [-1e12, 0, 0]])
-    good = solve(exposure, FIRST)
-    wrong = replace(
-        good,
-        margin=np.array([-1.0]),
-        bound=np.array([2.0]),
-        rival_weights=np.array([[0.0, 1, 0]]),
-        indptr=np.array([0, 1]),
-        terms=np.array([0]),
-        coefficients=np.array([1.0]),
-        sources=np.array([0]),
-        groups=np.array([0]),
-    )
-    verdict = wrong.check(exposure)
-    assert not verdict.ok and verdict.gap > 0.1
-    assert max(verdict.mass, verdict.negative, verdict.mixture, verdict.margin, verdict.bound) == 0
 
 
 def mixed(seed, size, count=40, classes=3, terms=5):

@@ -97,15 +97,6 @@ def test_some_recipients_have_the_answers_that_they_had(exposure, seed):
 
 
 @laws
-@given(exposure=exposures())
-def test_members_alone_answer_as_together(exposure):
-    alone = [exposure.member(s) for s in range(exposure.num_members)]
-    found = [row for s, one in enumerate(alone) for row in rows(answers(one), member=s)]
-    assert found == list(rows(answers(exposure)))
-    assert same(exposure.member(-1), alone[-1]) and same(alone[0].member(0), alone[0])
-
-
-@laws
 @given(exposure=exposures(), seed=st.integers(0, 1000))
 def test_parts_one_after_another_answer_one_after_another(exposure, seed):
     order = np.random.default_rng(seed).permutation(exposure.num_nodes).tolist()

@@ -33,10 +33,10 @@ from tests.helpers.oracle.head_references import exact, triangle
 
 # Verdicts about tails against random λ, the triangle LP and a MILP solved to the end.
 
-ASKED = 14
+ASKED = 9
 """Nodes that every kind of tail is asked about, each for all classes."""
 CAMPAIGN = int(os.environ.get("GNN_REPAIR_HEAD_NODES", "0"))
-"""Questions a kind of tail is compared with a MILP on; a dozen unless asked for more."""
+"""Questions a kind of tail is compared with a MILP on; six unless asked for more."""
 
 
 @cache
@@ -82,13 +82,13 @@ def test_most_questions_are_decided(kind):
 
 @pytest.mark.parametrize("kind", PIECEWISE)
 def test_verdicts_are_those_of_a_milp_solved_to_the_end(kind):
-    count, seen = max(CAMPAIGN, 8), 0
+    count, seen = max(CAMPAIGN, 6), 0
     for seed in range(1000):
         exposure = tailed(kind, 30 + seed, 1 + seed % 2)
         solution = solve(exposure, "all", effort="normal" if kind != "mlp" else 0.05)
         # Those that were hard come first: they are what a mistake would show at.
         order = np.argsort(-solution.status, kind="stable")[: count - seen]
-        for i in order if CAMPAIGN else order[:4]:
+        for i in order if CAMPAIGN else order[:3]:
             wanted = exact(exposure, int(solution.recipient[i]), int(solution.target[i]))
             if abs(wanted) > 1e-5:  # HiGHS itself is good to about 1e-6
                 assert solution.verdict[i] != ("cannot" if wanted > 0 else "can")
