@@ -1,4 +1,4 @@
-"""A short sample of the golden record; ``make golden`` compares all of it."""
+"""A sample of the golden record, all of what users see; ``make golden`` compares the rest, too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from tests.golden.golden import compare, entries_of, found_in
 from tests.golden.record import differences
 
-SAMPLE = {
+# Names of each part; None: all of them, and what they say.
+SAMPLE: dict[str, tuple[str, ...] | None] = {
     "convolutions": ("GCNConv signed weights", "GATConv heads", "ARMAConv"),
     "head-gallery": ("ReLU", "LayerNorm", "refused: BatchNorm of the batch"),
     "pools": ("attention", "top k"),
@@ -17,18 +18,25 @@ SAMPLE = {
     "lps": ("gaussian", "three groups", "near the threshold"),
     "heads": ("relu, 2",),
     "labels": ("labels 1",),
-    "repairs": ("reweighting on by-hand", "set-translation on gat"),
-    "study": ("tolokers, markdown",),
+    "repairs": None,
+    "ladder": None,
+    "study": ("tolokers, markdown", "a small study", "every method"),
+    "diagnosis": ("gat",),
+    "pages": None,
+    "diagnoses": None,
+    "figures": None,
+    "lines": None,
     "files": ("exposure", "solution", "repair-ladder", "repaired-model"),
 }
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", SAMPLE)
-def test_a_sample_is_as_recorded(part):
-    found = found_in(part, SAMPLE[part])
-    assert set(found) == set(SAMPLE[part])
-    assert compare(part, found, some=True) == []
+def test_what_is_given_is_as_recorded(part):
+    names = SAMPLE[part]
+    found = found_in(part, names)
+    assert names is None or set(found) == set(names)
+    assert compare(part, found, some=names is not None) == []
 
 
 def test_the_order_of_groups_and_terms_is_not_recorded():

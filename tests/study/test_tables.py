@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import random
 from itertools import product
 from pathlib import Path
 
@@ -36,65 +35,14 @@ from gnn_repair.results.rendering import facts, number, own_text, paper_text, re
 from gnn_repair.results.store import merge, pack
 from gnn_repair.results.tables import TABLES, _against, published_cases
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
-from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.planted_records import make_record, random_records
 
 # Every figure of every table, recomputed from the records' rows by code that shares nothing.
 
 ROOT = Path(gnn_repair.__file__).parent
 PUBLISHED = json.loads((ROOT / "paper.json").read_text(encoding="utf-8"))["tables"]
-DATASETS, BACKBONES = ("cora", "pubmed", "actor", "mine"), ("gcn", "sgc", "own_net")
 TITLE = {name: method.title for name, method in METHODS.items()} | {"frozen": "Frozen"}
 SEEDS = range(3)
-
-
-def planted(seed):
-    """Random records of a part of a grid."""
-    chance = random.Random(seed)
-
-    def maybe(value, p=0.85):
-        return value if chance.random() < p else None
-
-    def share():
-        return chance.randrange(0, 41) / 40  # coarse, so that ties happen
-
-    made = []
-    for dataset, backbone in product(DATASETS, BACKBONES):
-        for split in chance.sample(range(9), chance.randrange(0, 4)):
-            methods = {}
-            for name in METHODS:
-                if chance.random() < 0.75:
-                    own = {"train": 0.9, "val": maybe(share()), "test": maybe(share())}
-                    own |= {"parameters": maybe(chance.randrange(1, 999))}
-                    own |= {"reachable_errors_fixed": maybe(chance.randrange(4), 0.6)}
-                    own |= {"shifts": chance.randrange(4), "shifts_inside": 0}
-                    own |= {"shifts_undecided": maybe(0)}
-                    methods[name] = own
-            if "evidence_ladder" in methods:
-                own = methods["evidence_ladder"]
-                own |= {"out-of-fold frozen": share(), "test without similar": maybe(share())}
-                own |= {"out-of-fold together": share()}
-                for key in ("", " frozen", " frozen scaled"):
-                    own["calibration error" + key] = share()
-                for rung, what in RUNGS.items():
-                    name = what.formerly if what.formerly and split % 2 else rung
-                    own |= {f"out-of-fold {name}": maybe(share()), f"test {name}": maybe(share())}
-                    for label in range(2):
-                        own[f"out-of-fold gain {name} class {label}"] = maybe(share() - 0.5)
-            test = {"true_class_reach": maybe(share()), "error_reach": maybe(share())}
-            test |= {"reachable_errors": maybe(chance.randrange(4)), "support": maybe(2 * share())}
-            if chance.random() < 0.5:
-                test |= {"chance_reach": share(), "excess": share() - 0.5, "reachable_classes": 2.5}
-                test |= {"error_reach_possible": maybe(1.0), "excess_possible": 0.9}
-            frozen = {"test": share(), "terms": maybe(chance.randrange(50)), "parameters": 7}
-            seconds = {"frozen": share(), "reweighting": maybe(share()), "total": 2 * share()}
-            made.append(
-                make_record(
-                    dataset, backbone, split, frozen=frozen, methods=methods, seconds=seconds,
-                    oracle=maybe({"test": test}),
-                )
-            )  # fmt: skip
-    chance.shuffle(made)
-    return made
 
 
 def mean(values):
@@ -210,7 +158,7 @@ def compared(first, second):
 @pytest.fixture(params=SEEDS, scope="module")
 def told(request):
     """Records as rows, and every entry of every table by its place."""
-    records = planted(request.param)
+    records = random_records(request.param)
     made = {
         (f["table"], f["sheet"], f["row"], f["column"]): f
         for f in facts(make_tables(records, TABLES))
@@ -405,7 +353,7 @@ def stored(records, folder):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_order_packing_merging_and_repeating_change_nothing(seed, tmp_path):
-    records = planted(seed)
+    records = random_records(seed)
     held = stored(records, tmp_path / "whole")
     expected = RENDERERS["json"](make_tables(held.records(PAPER.digest), TABLES))
     halves = [records[::2], records[1::2] + records[:3]]  # three are in both
@@ -422,7 +370,7 @@ def test_order_packing_merging_and_repeating_change_nothing(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_frame_has_every_number_once(seed, tmp_path):
-    records = planted(seed)
+    records = random_records(seed)
     frame = read_results(stored(records, tmp_path).root)
     keys = ["dataset", "backbone", "split", "method", "part", "metric"]
     assert not frame.duplicated(keys).any()
@@ -436,7 +384,7 @@ def test_the_frame_has_every_number_once(seed, tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_results_are_exported(tmp_path, ending):
-    store, path = stored(planted(0), tmp_path / "store").root, tmp_path / f"results.{ending}"
+    store, path = stored(random_records(0), tmp_path / "store").root, tmp_path / f"results.{ending}"
     count = export_results(store, path)
     read = pd.read_csv(path, keep_default_na=False) if ending == "csv" else pd.read_parquet(path)
     expected = read_results(store)
@@ -499,7 +447,7 @@ def test_figures(figure, text):
 
 
 def test_csv_and_json_hold_the_same_facts():
-    tables = make_tables(planted(1), TABLES)
+    tables = make_tables(random_records(1), TABLES)
     rows = list(csv.DictReader(io.StringIO(RENDERERS["csv"](tables))))
     objects = json.loads(RENDERERS["json"](tables))
     assert len(rows) == len(objects) > 50
