@@ -18,9 +18,9 @@ import torch
 
 import gnn_repair as gr
 from gnn_repair.cli import main as command_line
+from gnn_repair.methods import METHODS
 from gnn_repair.repair import REPAIRS
 from gnn_repair.repair.baselines import LabelPropagation
-from gnn_repair.methods import METHODS
 from gnn_repair.study import PAPER, TABLES, override
 from tests.campaigns.lp_families import FAMILIES, draw
 from tests.golden import galleries

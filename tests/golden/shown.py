@@ -35,7 +35,7 @@ from tests.golden import galleries
 from tests.golden.record import numbers
 from tests.helpers.models import pool_models, typed_models
 from tests.helpers.oracle import head_cases
-from tests.helpers.repair import ladders, toy_exposures
+from tests.helpers.repair import ladders
 from tests.helpers.report import pages, report_worlds
 from tests.helpers.study.planted_records import random_records
 
@@ -404,14 +404,14 @@ def stored(folder: Path, seed: int) -> Store:
 @contextmanager
 def a_folder() -> Iterator[Path]:
     """With stores and a module of models, as the working directory of a terminal of 100 letters."""
-    with tempfile.TemporaryDirectory() as name, chdir(name):
-        with patch.dict(os.environ, {"COLUMNS": "100"}):
-            (Path(name) / "golden_models.py").write_text(MODELS)
-            stored(Path(name), 0)
-            try:
-                yield Path(name)
-            finally:
-                sys.modules.pop("golden_models", None)
+    wide = patch.dict(os.environ, {"COLUMNS": "100"})
+    with tempfile.TemporaryDirectory() as name, chdir(name), wide:
+        (Path(name) / "golden_models.py").write_text(MODELS)
+        stored(Path(name), 0)
+        try:
+            yield Path(name)
+        finally:
+            sys.modules.pop("golden_models", None)
 
 
 def printed(*arguments: str) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from gnn_repair.repair import (
 )
 from gnn_repair.repair.base import TrainedRepair, about, untrained
 from gnn_repair.repair.baselines import LabelPropagation
+from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.repair.contract_exposures import (
     KINDS,
@@ -302,6 +303,56 @@ def test_no_label_outside_a_member_s_masks_is_read(name, kind):
         for one in [repair.member_logits(exposure)]
     ]
     assert not torch.equal(told[0][1], told[1][1])
+
+
+SIZES = {
+    "repair.adapters.RECIPIENTS": 7, "repair.adapters.SCORED": 40,
+    "repair.baselines.TABLE_BYTES": {"cpu": 1},
+    "repair.evidence.BLOCK": 100, "repair.inputs.CHUNK": 16, "repair.ladder.network.AT_ONCE": 1,
+    "repair.ladder.network.CHUNK": 200, "repair.targets.LARGE": 0, "repair.targets.SHARE": 1.0,
+    "kernels.sets.CHUNK": 100,
+}  # fmt: skip
+"""How much is worked out at once, as little as a large graph would leave of a small one."""
+
+
+@pytest.mark.parametrize("name", [*REPAIRS, *FOLDED])
+@pytest.mark.parametrize("kind", ["by-hand", "gat", "head"])
+def test_how_much_is_worked_out_at_once_does_not_matter(name, kind, monkeypatch):
+    if kind == "head" and name in FOLDED:
+        pytest.skip("on fewer kinds")
+    exposure, *rest = world(kind)
+    usual = fit(name, exposure, *rest)
+    told = [usual.member_logits(exposure), without_dropout(name, kind)]
+    for place, value in SIZES.items():
+        monkeypatch.setattr(f"gnn_repair.{place}", value)
+    told += [usual.member_logits(exposure), fit(name, exposure, *rest).member_logits(exposure)]
+    for other in told[1:]:
+        torch.testing.assert_close(other, told[0], **REFITTED)
+
+
+@pytest.mark.parametrize(
+    "inner", [CorrectAndSmooth(layers=3), REPAIRS["temperature-scaling"](), REPAIRS["refit-head"]()]
+)
+def test_a_copy_keeps_what_the_repair_keeps_that_learns_from_all_other_folds(inner):
+    """Of what is not trained, or is worked out before: members whose folds differ in size."""
+    exposure, y, train, val = world("by-hand")
+    folded = CrossFitted(inner, folds=2).fit(exposure, y, train, val, device="cpu")
+    folds = deal_folds(val.t(), y, 2, 0).t()
+    told = []
+    for k in range(2):
+        own, copied = folds == k, folded.copy(k)
+        alone = inner.fit(exposure, y, train | (val & ~own), own, device="cpu")
+        kept = copied.constants if copied.constants else copied.parameters
+        for name, value in kept.items():
+            expected = {**alone.parameters, **alone.constants}[name]
+            torch.testing.assert_close(value, expected)
+        told.append(copied.member_logits(exposure))
+        assert torch.equal(copied.best_epoch, folded.constants["best_epochs"][:, k])
+    assert not torch.allclose(*told)
+    held = folded.out_of_fold()
+    for s, node in (folds >= 0).t().nonzero().tolist():
+        expected = told[int(folds[node, s])][s, node].log_softmax(0)
+        torch.testing.assert_close(held[s, node], expected, rtol=1e-5, atol=1e-5)
 
 
 # Nothing that a repaired model remembers may speak for another model or graph ---------------------

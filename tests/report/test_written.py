@@ -17,7 +17,7 @@ from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach
 from gnn_repair.reporting import gather, report, report_results, report_run, writing
-from gnn_repair.reporting.payload import run_payload
+from gnn_repair.reporting.payload import needs_server, run_payload
 from gnn_repair.reporting.writing import SCRIPTS, case_of_run, cases_of_results, chance_words
 from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
@@ -391,3 +391,23 @@ def test_a_run_beside_says_what_its_own_split_makes_of_each_node(monkeypatch):
         found = writing.beside_of(run(page), run(other))
         assert found.parts.tolist() == [kinds[other][node] for node in seen.nodes]
         assert found.split == other
+
+
+def test_a_page_that_is_one_file_again_has_none_beside_it(tmp_path):
+    exposure, y = make_exposure(groups=2)
+    path, folder = tmp_path / "r.html", tmp_path / "r.parts"
+    for parts in (True, True, False, True, False):
+        (tmp_path / "mine.txt").write_text("")
+        report(exposure, y, path, repairs={"mine": Moved()}, single_file=not parts)
+        assert needs_server(path) is folder.exists() is parts
+        held = payload_of(path)
+        assert ("parts" in held) is parts and ("rows" in held["arrays"]) is not parts
+        told = {item.name for item in folder.iterdir()} if parts else set()
+        assert {name.split("-")[0] for name in told} == (
+            {held["parts"]["digest"]} if parts else set()
+        )
+        assert {item.name for item in tmp_path.iterdir()} - {"r.parts"} == {"r.html", "mine.txt"}
+    report(exposure, y, path, single_file=False)
+    (folder / "mine.txt").write_text("")
+    report(exposure, y, path)
+    assert [item.name for item in folder.iterdir()] == ["mine.txt"]
