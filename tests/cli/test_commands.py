@@ -580,9 +580,7 @@ def test_a_case_is_shown_where_there_is_one_and_the_overview_where_there_are_mor
             assert told["methods"] is None
     paper = called(*line, "--dataset", "pubmed", "--methods", "paper", without="report")
     ((_, told),) = paper["rerun"]
-    assert options["methods"] == [
-        n for n, method in gr.methods.METHODS.items() if method.from_paper
-    ]
+    assert told["methods"] == [n for n, m in gr.methods.METHODS.items() if m.from_paper]
 
 
 def test_a_view_is_the_report_with_the_same_options(called, cases, tmp_path):
