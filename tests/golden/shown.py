@@ -209,15 +209,17 @@ def _ladder_page(path: Path) -> None:
     gr.report(exposure, y, path, member=1, repairs={"evidence_ladder": fitted})
 
 
+PAGES: dict[str, Callable[[Path], Any]] = {
+    "affine": _affine_page, "sampled": _sampled_page, "parts": _parts_page,
+    "two classes": _two_classes, "head": _head_page, "graphs": _graph_page,
+    "types": _typed_page, "ladder": _ladder_page,
+    "study": lambda path: report_results(results(), path, title="A <study>"),
+}  # fmt: skip
+
+
 def of_pages() -> Entries:
     """The whole payload of pages of every kind."""
-    calls = {
-        "affine": _affine_page, "sampled": _sampled_page, "parts": _parts_page,
-        "two classes": _two_classes, "head": _head_page, "graphs": _graph_page,
-        "types": _typed_page, "ladder": _ladder_page,
-        "study": lambda path: report_results(results(), path, title="A <study>"),
-    }  # fmt: skip
-    return {name: partial(page, call) for name, call in calls.items()}
+    return {name: partial(page, call) for name, call in PAGES.items()}
 
 
 # Diagnoses and what repairs say of themselves -----------------------------------------------------
