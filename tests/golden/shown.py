@@ -209,7 +209,22 @@ def _ladder_page(path: Path) -> None:
     gr.report(exposure, y, path, member=1, repairs={"evidence_ladder": fitted})
 
 
+def _extreme_page(path: Path, kind: str) -> None:
+    """One error alone; a model that is always right; a repair that spoils; a name of a formula."""
+    exposure, y = report_worlds.make_exposure(groups=1)
+    said = exposure.frozen_logits[0].argmax(1)
+    spoilt = exposure.frozen_logits[0].clone()
+    spoilt[(said == y).nonzero().view(-1)[:2]] *= -1
+    options: dict[str, Any] = {
+        "one": {"nodes": (said != y).nonzero().view(-1)[:1]},
+        "right": {"y": said, "node_names": [f"=a{i}" for i in range(40)]},
+        "spoilt": {"repairs": {"mine": spoilt}, "class_names": ['a "b" "c"', "+d", "e,f", "g"]},
+    }
+    gr.report(path=path, **{"exposure": exposure, "y": y, **options[kind]})
+
+
 PAGES: dict[str, Callable[[Path], Any]] = {
+    **{kind: partial(_extreme_page, kind=kind) for kind in ("one", "right", "spoilt")},
     "affine": _affine_page, "sampled": _sampled_page, "parts": _parts_page,
     "two classes": _two_classes, "head": _head_page, "graphs": _graph_page,
     "types": _typed_page, "ladder": _ladder_page,

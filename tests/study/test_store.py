@@ -14,7 +14,6 @@ import pytest
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.results.records import RunRecord, StoreWarning, parse_record, unite
-from gnn_repair.results.rendering import RENDERERS
 from gnn_repair.results.store import Packed, merge, pack
 from gnn_repair.study import (
     PAPER,
@@ -22,7 +21,6 @@ from gnn_repair.study import (
     Store,
     export_results,
     make_plan,
-    make_tables,
     override,
     read_results,
     run_study,
@@ -272,33 +270,12 @@ def test_what_goes_in_comes_out(store_packed, packed, tmp_path):
     assert (again.added, again.same, again.kept) == (0, 12, ())
 
 
-def test_a_file_is_read_like_a_store(store_packed, packed):
-    from_file, from_store = read_results(packed), read_results(store_packed.root)
-    assert from_file.equals(from_store)
-    first, second = (
-        RENDERERS["markdown"](make_tables(held.records(PAPER.digest)))
-        for held in (store_packed, Packed(packed))
-    )
-    assert first == second
-    assert set(read_results(packed, OTHER.digest)["protocol"]) == {OTHER.digest}
-    with pytest.raises(InputError, match="holds no result of protocol zzz; it has"):
-        read_results(packed, "zzz")
-
-
 def test_what_a_store_has_already_stays(store_packed, packed):
     store_packed.put(make_record("cora", "gcn", 1, 0.1))
     merged = merge([packed], store_packed.root)
     assert (merged.added, merged.same) == (0, 5)
     assert merged.kept == (Run("cora", "gcn", 1),)
     assert store_packed.get(PAPER.digest, Run("cora", "gcn", 1)).frozen["test"] == 0.1
-
-
-def test_one_protocol_alone(store_packed, tmp_path):
-    assert pack(store_packed.root, tmp_path / "one.jsonl", OTHER.digest) == 3
-    assert Packed(tmp_path / "one.jsonl").digests() == [OTHER.digest]
-    with pytest.raises(InputError, match="holds no result of protocol zzz"):
-        pack(store_packed.root, tmp_path / "none.jsonl", "zzz")
-    assert not (tmp_path / "none.jsonl").exists()
 
 
 @pytest.mark.parametrize(
