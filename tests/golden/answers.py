@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from gnn_repair.cli import main as command_line
 from gnn_repair.methods import METHODS
 from gnn_repair.repair import REPAIRS
 from gnn_repair.repair.baselines import LabelPropagation
-from gnn_repair.study import PAPER, TABLES, override
+from gnn_repair.study import PAPER, TABLES, Store, override
 from tests.campaigns.lp_families import FAMILIES, draw
 from tests.golden import galleries
 from tests.golden.record import FEWER, numbers, of_frame, of_range, of_solution
@@ -287,11 +288,20 @@ def _small_study(methods: Any = None, backbones: Any = ("gcn", "h2gcn"), last: i
     with tempfile.TemporaryDirectory() as folder:
         gr.run_study({"mine": graph}, backbones, [0, last], store=folder, methods=methods,
                      protocol=override(PAPER, tiny.TINY), device="cpu")  # fmt: skip
-        frame = gr.read_results(folder)
+        frame, held = gr.read_results(folder), Store(folder)
+        (digest,) = held.digests()
+        beside = {
+            str(r.run): [r.graph, r.members, r.stack, sorted(held.models(digest, r.run))]
+            for r in held.records(digest)
+        }
     frame = frame[~frame["metric"].str.contains("seconds")]
     lines = frame.sort_values(list(frame.columns[:-1])).itertuples(index=False)
     named = {" ".join(map(str, (*row[:3], *row[4:7]))): float(row[7]) for row in lines}
-    return {"precision": "trained", "values": {k: numbers([v], 7) for k, v in named.items()}}
+    held_beside = {"records": json.dumps(beside, sort_keys=True)}
+    return held_beside | {
+        "precision": "trained",
+        "values": {k: numbers([v], 7) for k, v in named.items()},
+    }
 
 
 PARTS: dict[str, Callable[[], Entries]] = {

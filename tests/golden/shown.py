@@ -101,7 +101,7 @@ def affine(classes: int = 4, nodes: int = 40) -> dict[str, Any]:
     """Two members with nodes of their own, some of them unlabelled, and a graph."""
     exposure, y = report_worlds.make_exposure(nodes, classes, groups=2, members=2)
     y = y.clone()
-    y[[5, 11]] = -1
+    y[[5, 6, 11]] = -1
     place = torch.arange(nodes).unsqueeze(1) + torch.arange(2) * 7
     edges = torch.randint(nodes, (2, 3 * nodes), generator=torch.Generator().manual_seed(2))
     return {
@@ -206,7 +206,8 @@ def _typed_page(path: Path) -> None:
 
 def _ladder_page(path: Path) -> None:
     exposure, y, fitted = ladders.by_hand()
-    gr.report(exposure, y, path, member=1, repairs={"evidence_ladder": fitted})
+    val, own = torch.arange(len(y)) % 3 == 1, {"mine": exposure.frozen_logits[2]}
+    gr.report(exposure, y, path, member=1, val=val, repairs={"evidence_ladder": fitted, **own})
 
 
 def _extreme_page(path: Path, kind: str) -> None:

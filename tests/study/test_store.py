@@ -6,14 +6,18 @@ import copy
 import errno
 import json
 import os
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.results.averages import Sheet, Table
 from gnn_repair.results.records import RunRecord, StoreWarning, parse_record, unite
+from gnn_repair.results.rendering import markdown
 from gnn_repair.results.store import Packed, merge, pack
 from gnn_repair.study import (
     PAPER,
@@ -25,6 +29,7 @@ from gnn_repair.study import (
     read_results,
     run_study,
 )
+from gnn_repair.study.case import Clock, stack_of
 from tests.campaigns.store_kills import _check, campaign
 from tests.campaigns.store_kills import make_record as campaign_record
 from tests.helpers.study.planted_records import fake_case, make_record
@@ -442,3 +447,35 @@ def test_planted_faults_are_found(root):
     place(root, 1).write_text(text)
     (place(root, 1).parent / "split-01.json").write_text(text)
     assert "is not the name of a result" in judged(root)[0]
+
+
+# What a record brings along, and what a run's time and stack are.
+
+
+def test_models_are_those_of_the_record_that_is_there(store):
+    for held in ({"frozen": b"1", "refit_head": b"2"}, {"frozen": b"3"}, {}):
+        store.put(replace(make_record("cora", "gcn", 0), models=held))
+        found = store.models(PAPER.digest, RUN)
+        assert {name: path.read_bytes() for name, path in found.items()} == held
+
+
+def test_the_stack_of_a_record_that_does_not_name_it_is_its_case_s(store):
+    for backbone, split in (("gcn", 1), ("gat", 0), ("gat", 4)):
+        store.put(make_record("cora", backbone, split, members=2))
+    store.put(make_record("pubmed", "gcn", 2, members=2))
+    record = make_record("cora", "gcn", 1, members=2)
+    assert stack_of(store, record) == (0, 1)
+    assert stack_of(store, replace(record, members=3)) == (1,)
+    assert stack_of(store, replace(record, stack=[7, 1, 3])) == (1, 3, 7)
+
+
+def test_shares_of_a_stack_s_time_add_up():
+    clock = Clock(torch.device("cpu"))
+    clock.seconds |= {"frozen": 6.0, "total": 9.0}
+    assert clock.shares(3) == {"frozen": 2.0, "total": 3.0}
+
+
+def test_no_word_ends_a_cell_of_a_table():
+    sheet = Sheet("a", "b", ("c", "d"), {"e": ("f | g|", "h")})
+    lines = markdown([Table("t", "u", (sheet,))]).splitlines()
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line[:1] == "|"} == {4}
