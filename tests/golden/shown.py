@@ -137,7 +137,7 @@ def _affine_page(path: Path, **options: Any) -> None:
     )  # fmt: skip
     kinds = np.arange(len(other.nodes)) % 4
     context = PageContext(
-        dataset="cora", backbone="gcn", split=4, note="a note", results=results(),
+        dataset="cora", backbone="sgc", split=4, note="a note", results=results(),
         class_names=report_worlds.NASTY, made={"command": "gnn-repair <report>"},
         beside={"split <0>": Beside(other, kinds, 0), "again": other},
     )  # fmt: skip
@@ -171,7 +171,8 @@ def behind_a_head() -> tuple[Any, Any]:
 
 def _head_page(path: Path) -> None:
     exposure, y = behind_a_head()
-    gr.report(exposure, y, path, repairs={"mine": torch.eye(4).repeat(6, 1)})
+    with patch.object(payload, "EXPLORED_BYTES", 4_000):  # of some nodes alone
+        gr.report(exposure, y, path, repairs={"mine": torch.eye(4).repeat(6, 1)})
 
 
 @cache
