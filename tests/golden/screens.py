@@ -27,7 +27,11 @@ RULER = (
 )
 SHOWN = """
 const done = arguments[0], found = {};
-saveFile = (name, blob) => window.saved.push(blob.text().then((text) => [name, text]));
+URL.createObjectURL = (blob) => ((window.blob = blob), "data:,");
+HTMLAnchorElement.prototype.click = function () {
+  const name = this.download;
+  window.saved.push(window.blob.text().then((text) => [name, text]));
+};
 for (const list of document.querySelectorAll("details:not([open])")) {
   pending++;
   list.addEventListener("toggle", () => setTimeout(() => pending--, 50), { once: true });
@@ -70,9 +74,8 @@ function read() {
     const text = (place.innerText || place.textContent).replace(/\\s+/g, " ").trim();
     if (text || sums[0]) found[key] = [text, tips.flat(2).join("\\n"), sums];
   }
-  const press = [...document.querySelectorAll(".tools button, #nodes-csv, #terms-csv")]
-    .filter((one) => one.offsetParent && /CSV/.test(one.textContent));
-  for (const one of press) one.click();
+  for (const one of document.querySelectorAll(".tools button, #nodes-csv, #terms-csv"))
+    if (one.offsetParent && one.textContent === "CSV") one.click();
   Promise.all(window.saved.splice(0)).then((files) => {
     for (const [name, text] of files) found[name] = [text, "", [0, 0, 0]];
     done(found);

@@ -171,7 +171,7 @@ def behind_a_head() -> tuple[Any, Any]:
 
 def _head_page(path: Path) -> None:
     exposure, y = behind_a_head()
-    with patch.object(payload, "EXPLORED_BYTES", 4_000):  # of some nodes alone
+    with patch.object(payload, "EXPLORED_BYTES", 900):  # of some nodes alone
         gr.report(exposure, y, path, repairs={"mine": torch.eye(4).repeat(6, 1)})
 
 
