@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from gnn_repair.cli import doctor, options, user_code
 from gnn_repair.cli.main import app
 from gnn_repair.errors import DatasetError, InputError
 from gnn_repair.oracle import Solution
-from gnn_repair.study import PAPER, Store
+from gnn_repair.study import INDEPENDENT, PAPER, Store, override
 from tests.helpers.study.planted_records import make_record
 from tests.helpers.study.tiny import TINY
 
@@ -466,3 +467,148 @@ def test_a_file_hides_no_module_and_is_run_once(folder):
     finally:
         for name in ("two_nets", "counting_runs"):
             sys.modules.pop(name, None)
+
+
+# Every option of a command arrives where it is meant to.
+
+CALLED = ("gnn_repair.study.case.rerun", "gnn_repair.reporting.report_run",
+          "gnn_repair.reporting.write_figures", "gnn_repair.reporting.evidence_of",
+          "gnn_repair.study.grid.run_study", "gnn_repair.cli.report.report",
+          "gnn_repair.reporting.report_results")  # fmt: skip
+OTHER = override(PAPER, ["backbones.hidden=64"])
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """What a line calls, by name, with everything given; a run of split 3 knows none beside it."""
+
+    def call(*line: str, without: str = "") -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        for path in CALLED:
+            name = path.rpartition(".")[2]
+
+            def record(*given: Any, name: str = name, **options: Any) -> Any:
+                found.setdefault(name, []).append((given, options))
+                case = SimpleNamespace(dataset="cora", backbone="gcn")
+                return SimpleNamespace(
+                    case=case, split=3, data={}, beside=lambda split: None, failures={},
+                    provenance=lambda: "", stored=0, already=0, protocol="", __iter__=iter(()),
+                ) if name != "write_figures" else []  # fmt: skip
+
+            if name != without:
+                monkeypatch.setattr(path, record)
+        ran = CliRunner().invoke(app, list(line), catch_exceptions=False)
+        assert ran.exit_code == 0, ran.output
+        return found
+
+    return call
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    """Two backbones on cora and one on pubmed, under two protocols."""
+    held = Store(tmp_path / "cases")
+    for protocol in (PAPER, OTHER):
+        held.begin(protocol)
+        for dataset, backbone in (("cora", "gcn"), ("cora", "gat"), ("pubmed", "gcn")):
+            held.put(make_record(dataset, backbone, 3, protocol=protocol.digest))
+    return held.root
+
+
+@pytest.mark.parametrize("compare", ["sgc", "1"])
+@pytest.mark.parametrize("protocol", [PAPER, OTHER])
+def test_a_report_is_of_what_was_asked_for(called, cases, tmp_path, compare, protocol):
+    figures = str(tmp_path / "figures")
+    line = [
+        "--store",
+        str(cases),
+        "--out",
+        str(tmp_path / "r.html"),
+        "--title",
+        "T",
+        "--split",
+        "3",
+    ]
+    line += ["--dataset", "cora", "--backbone", "gcn", "--methods"]
+    line += ["refit_head,reweighting", "--figures", figures, "--node", "7"]
+    line += [
+        "--compare",
+        compare,
+        "--device",
+        "cpu",
+        "--root",
+        str(tmp_path),
+        "--digest",
+        protocol.digest,
+    ]
+    for more in ([], ["--parts"]):
+        found = called("report", *line, *more, without="report")
+        (first, given), (second, same) = found["rerun"]
+        assert first == ("cora", "gcn", 3)
+        assert second == (("cora", "gcn", 1) if compare == "1" else ("cora", "sgc", 3))
+        for told in (given, same):
+            assert told["source"].root == cases and told["protocol"] == protocol
+            assert told["methods"] == ["refit_head", "reweighting"]
+            assert (told["device"], told["root"]) == ("cpu", str(tmp_path))
+        (((_, folder), drawn),) = found["write_figures"]
+        assert str(folder) == figures and drawn["node"] == 7
+        (((_, out, results), told),) = found["report_run"]
+        assert out == tmp_path / "r.html" and told["title"] == "T"
+        assert (
+            set(results["protocol"]) == {protocol.digest} and len(results["backbone"].unique()) == 2
+        )
+        assert told["single_file"] is (None if more else True)
+        assert list(told["beside"]) == ["split 1" if compare == "1" else "sgc"]
+        typed = told["command"].split()
+        for name in ("store", "dataset", "backbone", "split", "methods", "compare", "title"):
+            word = line[line.index(f"--{name}") + 1]
+            assert typed[typed.index(f"--{name}") + 1] == word
+        assert typed[typed.index("--digest") + 1] == protocol.digest
+
+
+def test_a_case_is_shown_where_there_is_one_and_the_overview_where_there_are_more(called, cases):
+    line = ["report", "--store", str(cases), "--split", "3"]
+    for chosen, case in (
+        ([], None), (["--dataset", "cora"], None), (["--backbone", "gcn"], None),
+        (["--dataset", "pubmed"], ("pubmed", "gcn", 3)),
+        (["--backbone", "gat"], ("cora", "gat", 3)),
+        (["--dataset", "cora", "--backbone", "gat"], ("cora", "gat", 3)),
+        (["--dataset", "cora", "--backbone", "sage"], ("cora", "sage", 3)),
+    ):  # fmt: skip
+        found = called(*line, *chosen, without="report")
+        assert ("report_results" in found) == (case is None)
+        assert [given for given, _ in found.get("rerun", [])] == ([] if case is None else [case])
+        for _, told in found.get("rerun", []):
+            assert told["methods"] is None
+    paper = called(*line, "--dataset", "pubmed", "--methods", "paper", without="report")
+    ((_, told),) = paper["rerun"]
+    assert told["methods"] == [n for n, m in gr.methods.METHODS.items() if m.from_paper]
+
+
+def test_a_view_is_the_report_with_the_same_options(called, cases, tmp_path):
+    given = {"dataset": "cora", "backbone": "gcn", "split": 3, "compare": "1", "device": "cpu"}
+    given |= {"digest": OTHER.digest, "root": str(tmp_path), "out": tmp_path / "r.html"}
+    line = [part for name, value in given.items() for part in (f"--{name}", str(value))]
+    (tmp_path / "r.html").write_text("")
+    found = called("view", str(cases), *line, "--no-browser")
+    assert found["report"] == [((), {**given, "store": cases, "parts": True})]
+
+
+def test_a_study_is_run_as_asked_for(called, tmp_path):
+    line = ["--store", str(tmp_path / "s"), "--datasets", "cora,builtin", "--backbones", "gcn,sgc"]
+    line += ["--splits", "2,4-5", "--methods", "oracle, refit_head", "--protocol", "independent"]
+    line += ["--set", "backbones.hidden=64", "--device", "cpu", "--root", str(tmp_path)]
+    line += ["--stack", "2", "--jobs", "3", "--keep-models", "none"]
+    ((given, told),) = called("study", "run", *line)["run_study"]
+    assert given == (["cora", "builtin"], ["gcn", "sgc"], [2, 4, 5])
+    engine, _ = told.pop("engine"), told.pop("watcher")
+    assert engine.jobs == 3
+    assert told == {
+        "store": tmp_path / "s", "methods": ["oracle", "refit_head"], "device": "cpu",
+        "protocol": override(INDEPENDENT, ["backbones.hidden=64"]), "root": str(tmp_path),
+        "stack": 2, "keep_models": "none",
+    }  # fmt: skip
+    ((given, told),) = called("study", "run", "--datasets", "paper")["run_study"]
+    assert (len(given[0]), len(given[1]), given[2]) == (8, 8, list(range(10)))
+    assert told["methods"] is told["engine"] is told["stack"] is None
+    assert (told["keep_models"], told["protocol"]) == ("first", PAPER)

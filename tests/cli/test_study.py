@@ -125,37 +125,11 @@ def test_a_signal_finishes_cleanly(tmp_path, number, code):
     assert [p for p in target.rglob(".*") if p.is_file()] == []
 
 
-def test_status_counts_done_failed_and_missing(run, store):
-    grid = ["--datasets", "cora,pubmed", "--backbones", "gcn,gat", "--splits", "0-1"]
-    out = run("study", "status", "--store", str(store), *grid, "--format", "json")[1]
-    rows = {(r["dataset"], r["backbone"]): r for r in json.loads(out)}
-    assert rows["cora", "gcn"]["done"] == 2
-    assert (rows["cora", "gat"]["failed"], rows["cora", "gat"]["missing"]) == (1, 1)
-    assert rows["cora", "gat"]["error"] == "a planted fault"
-    assert rows["pubmed", "gcn"]["missing"] == 2
-
-
 def test_the_whole_paper_is_the_default_grid(run, store):
     out = run("study", "status", "--store", str(store), "--format", "json")[1]
     rows = json.loads(out)
     assert len(rows) == 64
     assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == 640
-
-
-@pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "latex"])
-def test_every_format_shows_ours_and_the_published(run, store, form):
-    arguments = ("study", "tables", "--store", str(store), "repair-accuracy", "--format", form)
-    code, out, _ = run(*arguments)
-    assert code == 0
-    assert "88.1" in out
-    assert "80.0" in out
-    assert "dataset-statistics" not in out
-
-
-def test_export(run, store, tmp_path):
-    code, _, _ = run("study", "export", str(tmp_path / "all.csv"), "--store", str(store))
-    assert code == 0
-    assert (tmp_path / "all.csv").read_text().startswith("dataset,backbone,split,protocol,method")
 
 
 def test_a_damaged_record_is_named_and_counts_as_missing(run, store):
@@ -167,27 +141,6 @@ def test_a_damaged_record_is_named_and_counts_as_missing(run, store):
     (row,) = json.loads(out)
     assert (row["done"], row["missing"]) == (1, 1)
     assert sorted(p.name for p in path.parent.iterdir()) == ["split-0.json", "split-1.json"]
-
-
-def test_pack_merge_and_read_a_packed_study(run, store, tmp_path):
-    file, back = tmp_path / "study.jsonl", tmp_path / "back"
-    assert run("study", "pack", str(file), "--store", str(store))[1].startswith("4 runs packed")
-    out = run("study", "merge", str(file), "--store", str(back))[1]
-    assert out.startswith("4 runs added")
-    assert "4 were there already" in run("study", "merge", str(store), "--store", str(back))[1]
-    shown = {
-        source: run("study", "tables", "--store", str(source), "--format", "markdown")[1]
-        for source in (store, file, back)
-    }
-    assert len(set(shown.values())) == 1
-    assert "88.1" in shown[file]
-    grid = ["--datasets", "cora", "--backbones", "gcn", "--splits", "0-1", "--format", "json"]
-    (row,) = json.loads(run("study", "status", "--store", str(file), *grid)[1])
-    assert (row["done"], row["missing"]) == (2, 0)
-    for source in (store, file):
-        target = tmp_path / f"{source.name}.csv"
-        assert run("study", "export", str(target), "--store", str(source))[0] == 0
-    assert (tmp_path / "store.csv").read_text() == (tmp_path / "study.jsonl.csv").read_text()
 
 
 def test_the_demo_keeps_its_results_when_asked(run, tmp_path, monkeypatch):

@@ -25,9 +25,13 @@ from tests.golden.answers import PARTS
 from tests.golden.galleries import galleries
 from tests.golden.kept_files import of_files
 from tests.golden.record import differences, of_exposure, refusal, without_words, write
+from tests.golden.screens import PARTS as SCREENS
+from tests.golden.shown import PARTS as SHOWN_PARTS
+from tests.helpers.report.browser import missing
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records"
+ALL = PARTS | SHOWN_PARTS | SCREENS
 SHOWN = 12
 """Differences of a part that are printed."""
 
@@ -36,14 +40,14 @@ def entries_of(part: str) -> dict[str, Callable[[], Any]]:
     """What a part records, by name."""
     if part == "files":
         return of_files()
-    if part in PARTS:
-        return PARTS[part]()
+    if part in ALL:
+        return ALL[part]()
     return {name: lambda call=call: of_exposure(call()) for name, call in galleries()[part].items()}
 
 
 def parts() -> list[str]:
     """Their names."""
-    return [*galleries(), *PARTS, "files"]
+    return [*galleries(), *(name for name in ALL if name != "screens" or not missing()), "files"]
 
 
 def found_in(part: str, names: Any = None) -> dict[str, Any]:

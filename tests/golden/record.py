@@ -21,7 +21,7 @@ from torch import Tensor
 
 import gnn_repair as gr
 
-TOLERANCE = {"float64": 1e-9, "answers": 1e-7, "float32": 1e-5}
+TOLERANCE = {"float64": 1e-9, "answers": 1e-7, "float32": 1e-5, "trained": 1e-3}
 """Relative, by the ``precision`` that a record states; ``answers`` are margins, bounds, ranges."""
 ANSWERS = ("margin", "bound", "low", "high", "moved", "least")
 DIGITS, FEWER = 11, 9

@@ -25,6 +25,7 @@ from gnn_repair.repair import (
 )
 from gnn_repair.repair.base import TrainedRepair, about, untrained
 from gnn_repair.repair.baselines import LabelPropagation
+from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.repair.contract_exposures import (
     KINDS,
@@ -94,6 +95,14 @@ def without_dropout(name: str, kind: str) -> torch.Tensor:
     return fit(name, *world(kind)).member_logits(exposure)
 
 
+def everything(repair: FittedRepair, exposure: Exposure) -> torch.Tensor:
+    """Its logits, and what each rung of a ladder says, which Frozen may keep from being heard."""
+    logits = repair.member_logits(exposure)
+    if not hasattr(repair, "rung_log_probs"):
+        return logits
+    return torch.cat([logits, *repair.rung_log_probs(exposure).values()], 2)
+
+
 def close(name: str) -> dict[str, float]:
     """Predictions that are kept by node are single precision."""
     return REFITTED if name in FOLDED else CLOSE
@@ -148,9 +157,9 @@ def test_a_member_alone_is_that_member_of_the_stack(name, kind):
     for s in range(exposure.num_members):
         one = exposure.member(s)
         alone = fit(name, one, y, train[:, s], val[:, s], dropout=0.2, batch_size=3)
-        expected = alone.member_logits(one)
-        torch.testing.assert_close(together.member_logits(exposure)[s], expected[0], **close(name))
-        torch.testing.assert_close(together.member(s).member_logits(one), expected, **close(name))
+        expected = everything(alone, one)
+        torch.testing.assert_close(everything(together, exposure)[s], expected[0], **close(name))
+        torch.testing.assert_close(everything(together.member(s), one), expected, **close(name))
         for statistic in ("best_epoch", "epochs_run", "diverged"):
             assert getattr(together, statistic)[s] == getattr(alone, statistic)[0]
 
@@ -162,8 +171,8 @@ def test_members_in_another_order(name, kind):
     order = list(reversed(range(exposure.num_members)))
     moved = reordered_members(exposure, order)
     again = fit(name, moved, y, train[:, order], val[:, order], dropout=0.2, batch_size=3)
-    expected = fitted(name, kind).member_logits(exposure)[order]
-    torch.testing.assert_close(again.member_logits(moved), expected, **close(name))
+    expected = everything(fitted(name, kind), exposure)[order]
+    torch.testing.assert_close(everything(again, moved), expected, **close(name))
 
 
 @ALL
@@ -193,8 +202,8 @@ def test_a_restricted_exposure_gives_the_restricted_rows(name, kind):
     exposure, repair = world(kind).exposure, fitted(name, kind)
     positions = torch.tensor([9, 3, 17, 4, 0])
     part = exposure.restrict(exposure.recipients[positions])
-    expected = repair.member_logits(exposure)[:, positions]
-    torch.testing.assert_close(repair.member_logits(part), expected, **close(name))
+    expected = everything(repair, exposure)[:, positions]
+    torch.testing.assert_close(everything(repair, part), expected, **close(name))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,12 +233,12 @@ def test_the_order_of_terms_and_tables_does_not_matter(name, kind):
     exposure, y, train, val = world(kind)
     moved, order = shuffled_terms(exposure)
     repair = fit(name, exposure, y, train, val)
-    expected = repair.member_logits(exposure)
-    torch.testing.assert_close(repair.member_logits(moved), expected, **close(name))
+    expected = everything(repair, exposure)
+    torch.testing.assert_close(everything(repair, moved), expected, **close(name))
     if hasattr(repair, "coefficients"):
         found = repair.coefficients(moved)
         torch.testing.assert_close(found, repair.coefficients(exposure)[:, order], **CLOSE)
-    again = fit(name, moved, y, train, val).member_logits(moved)
+    again = everything(fit(name, moved, y, train, val), moved)
     loose = {"rtol": 1e-4, "atol": 1e-4} if name in FOLDED else REFITTED
     torch.testing.assert_close(again, expected, **loose)
 
@@ -242,8 +251,8 @@ def test_the_numbers_of_nodes_do_not_matter(name, kind, monkeypatch):
     monkeypatch.setattr(evidence, "HIDDEN", 0.0)
     exposure, y, train, val = world(kind)
     moved, old = renumbered_nodes(exposure)
-    expected = fit(name, exposure, y, train, val).member_logits(exposure)
-    found = fit(name, moved, y[old], train[old], val[old]).member_logits(moved)
+    expected = everything(fit(name, exposure, y, train, val), exposure)
+    found = everything(fit(name, moved, y[old], train[old], val[old]), moved)
     loose = {"rtol": 1e-4, "atol": 1e-4} if name in FOLDED else REFITTED
     torch.testing.assert_close(found, expected, **loose)
 
@@ -302,6 +311,56 @@ def test_no_label_outside_a_member_s_masks_is_read(name, kind):
         for one in [repair.member_logits(exposure)]
     ]
     assert not torch.equal(told[0][1], told[1][1])
+
+
+SIZES = {
+    "repair.adapters.RECIPIENTS": 7, "repair.adapters.SCORED": 40,
+    "repair.baselines.TABLE_BYTES": {"cpu": 1},
+    "repair.evidence.BLOCK": 100, "repair.inputs.CHUNK": 16, "repair.ladder.network.AT_ONCE": 1,
+    "repair.ladder.network.CHUNK": 200, "repair.targets.LARGE": 0, "repair.targets.SHARE": 1.0,
+    "kernels.sets.CHUNK": 100,
+}  # fmt: skip
+"""How much is worked out at once, as little as a large graph would leave of a small one."""
+
+
+@pytest.mark.parametrize("name", [*REPAIRS, *FOLDED])
+@pytest.mark.parametrize("kind", ["by-hand", "gat", "head"])
+def test_how_much_is_worked_out_at_once_does_not_matter(name, kind, monkeypatch):
+    if kind == "head" and name in FOLDED:
+        pytest.skip("on fewer kinds")
+    exposure, *rest = world(kind)
+    usual = fit(name, exposure, *rest)
+    told = [everything(usual, exposure)]
+    for place, value in SIZES.items():
+        monkeypatch.setattr(f"gnn_repair.{place}", value)
+    told += [everything(one, exposure) for one in (usual, fit(name, exposure, *rest))]
+    for other in told[1:]:
+        torch.testing.assert_close(other, told[0], **REFITTED)
+
+
+@pytest.mark.parametrize(
+    "inner", [CorrectAndSmooth(layers=3), REPAIRS["temperature-scaling"](), REPAIRS["refit-head"]()]
+)
+def test_a_copy_keeps_what_the_repair_keeps_that_learns_from_all_other_folds(inner):
+    """Of what is not trained, or is worked out before: members whose folds differ in size."""
+    exposure, y, train, val = world("by-hand")
+    folded = CrossFitted(inner, folds=2).fit(exposure, y, train, val, device="cpu")
+    folds = deal_folds(val.t(), y, 2, 0).t()
+    told = []
+    for k in range(2):
+        own, copied = folds == k, folded.copy(k)
+        alone = inner.fit(exposure, y, train | (val & ~own), own, device="cpu")
+        kept = copied.constants if copied.constants else copied.parameters
+        for name, value in kept.items():
+            expected = {**alone.parameters, **alone.constants}[name]
+            torch.testing.assert_close(value, expected)
+        told.append(copied.member_logits(exposure))
+        assert torch.equal(copied.best_epoch, folded.constants["best_epochs"][:, k])
+    assert not torch.allclose(*told)
+    held = folded.out_of_fold()
+    for s, node in (folds >= 0).t().nonzero().tolist():
+        expected = told[int(folds[node, s])][s, node].log_softmax(0)
+        torch.testing.assert_close(held[s, node], expected, rtol=1e-5, atol=1e-5)
 
 
 # Nothing that a repaired model remembers may speak for another model or graph ---------------------

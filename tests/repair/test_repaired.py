@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -640,3 +641,31 @@ def test_logits_by_type_are_put_in_their_own_place_among_several_outputs(form, o
             assert part["a"] is logits and part["b"] is parts[1]["b"]
         else:
             assert part is parts[i]
+
+
+def test_a_loaded_state_is_what_everything_about_the_module_speaks_of(tmp_path):
+    """Calls, changes, files and copies: of the numbers it holds now, not of those it began with."""
+    torch.manual_seed(0)
+    model, data = KINDS["gat"]().eval(), graph(1, 40)
+    fitted = fitted_on(model, data)
+    given = data.x, data.edge_index
+    moved = {n: value.flip(-1) * 2 for n, value in fitted.parameters.items()}
+    source = gr.repaired(model, replace(fitted, parameters=moved, best_epoch=fitted.best_epoch + 1))
+    shell = gr.repaired(model, fitted)
+    before = shell(*given)
+    shell.load_state_dict(source.state_dict())
+    shell.save(tmp_path / "file")
+    torch.save(shell, tmp_path / "pickle")
+    copies = [
+        shell, copy.deepcopy(shell), torch.load(tmp_path / "pickle", weights_only=False),
+        gr.RepairedModel.load(tmp_path / "file", copy.deepcopy(model)),
+        gr.repaired(model, shell.fitted),
+    ]  # fmt: skip
+    assert not torch.allclose(before, source(*given))
+    for one in copies:
+        assert torch.equal(one(*given), source(*given))
+        assert one.changes(*given).equals(source.changes(*given))
+        held = one.fitted.tensors()
+        assert held.keys() == source.fitted.tensors().keys()
+        for name, value in source.fitted.tensors().items():
+            assert torch.equal(held[name], value), name

@@ -351,35 +351,6 @@ def named(tmp_path_factory):
     return path, gather(exposure, y, repairs=own)
 
 
-def test_recipients_are_called_what_they_are(browser, papers):
-    path, evidence = papers
-    browser.open(path)
-    assert browser.text("#tab-nodes") == "Papers"
-    assert browser.text("#subtitle").startswith("25 papers, ")
-    wrong = int((~evidence.right).sum())
-    assert browser.text("#story-sentence").startswith(f"{wrong} of 25 chosen papers are wrong")
-    assert " node" not in browser.run("return document.getElementById('overview').innerText")
-    browser.open(path, f"#node={evidence.nodes[0]}")
-    assert browser.text("#node-head h2") == f"Paper {evidence.nodes[0]}"
-    assert browser.text("#count") == "25 of 25 papers"
-    words = browser.run("return document.getElementById('nodes').innerText")
-    assert " node" not in words and "Node" not in words
-    senders = browser.run(
-        "return [...document.querySelectorAll('#terms tr[data-term]')].map(row =>"
-        " [...row.querySelectorAll('td.text')].map(cell => cell.textContent))"
-    )
-    kinds = {name.split()[0] for name, *_ in senders}
-    assert kinds <= {"author", "paper"}
-    # A sender of another kind has no class, which is not a class that is unknown.
-    assert {cells[2] for cells in senders if cells[0].startswith("author")} <= {"–"}
-    browser.choose("#search", "nothing like this")
-    assert browser.text("#nothing") == "No paper passes these filters."
-    for node, words in ((27, "Paper 27 is not on this page"), (31, "There is no paper 31")):
-        browser.open(path, f"#node={node}")
-        assert browser.text("#notice-text").startswith(words)
-    assert browser.messages() == []
-
-
 def test_classes_can_be_told_apart(browser, named):
     path, _ = named
     browser.open(path, "#nodes")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.reporting import Beside, PageContext, gather, report
-from tests.helpers.report.browser import PHONE, missing
+from gnn_repair.reporting import PageContext, gather, report
+from tests.helpers.report.browser import missing
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 # The picture of a node: a line for two classes, and a frame in which one sees something.
@@ -24,10 +23,6 @@ SPOTS = (
     ".map(m => { const b = m.getBBox(); return [m.dataset[arguments[0]],"
     " [b.x + b.width / 2, b.y + b.height / 2]]; }))"
 )
-FRAME = (
-    "const box = document.querySelector('#plane svg').viewBox.baseVal;"
-    "return [box.width, box.height]"
-)
 
 
 @pytest.fixture(scope="module")
@@ -37,47 +32,6 @@ def binary(tmp_path_factory):
     path = tmp_path_factory.mktemp("binary") / "r.html"
     report(exposure, y, path, repairs=repairs, class_names=["licit", "illicit"])
     return path, gather(exposure, y, repairs=repairs)
-
-
-def leads(evidence, i: int) -> dict[str, float]:
-    c = int(evidence.true_class[i])
-    found = {"frozen": evidence.frozen_logits[i], "oracle": None}
-    found |= {item.name: item.logits[i] for item in evidence.corrections}
-    made = {name: z[c] - z[1 - c] for name, z in found.items() if z is not None}
-    return {**made, "oracle": float(evidence.margin[i])}
-
-
-@pytest.mark.parametrize("width", [1280, PHONE])
-def test_two_classes_stand_on_a_line(browser, binary, width):
-    path, evidence = binary
-    for i in (0, 1, 20, 40):  # node 2, with terms from everybody, is the first
-        browser.open(path, f"#node={evidence.nodes[i]}&fit=all", width)
-        spots, expected = browser.run(SPOTS, "point"), leads(evidence, i)
-        smallest = spots.pop("nearest", None)
-        assert spots.keys() == expected.keys()
-        x = np.array([spots[name][0] for name in expected])
-        value = np.array(list(expected.values()))
-        slope, start = np.polyfit(value, x, 1)
-        assert smallest is None or smallest[0] == pytest.approx(start, abs=0.1)  # a lead of nothing
-        np.testing.assert_allclose(x, start + slope * value, atol=0.1)
-        assert slope > 0
-        wide, high = browser.run(FRAME)
-        assert all(0 < a < wide and 0 < b < high for a, b in spots.values())
-        low, top = browser.run(
-            "const bar = document.querySelector('#plane .hull').dataset; return [bar.low, bar.high]"
-        )
-        c, groups = int(evidence.true_class[i]), len(evidence.groups)
-        ends = evidence.segments[i * groups : (i + 1) * groups + 1]
-        reach = [evidence.fixed_logits[i][c] - evidence.fixed_logits[i][1 - c]] * 2
-        for a, b in pairwise(ends):
-            if a < b:
-                table = evidence.contributions[evidence.rows[a:b]]
-                lead = evidence.coefficients[a:b].sum() * (table[:, c] - table[:, 1 - c])
-                reach = [reach[0] + lead.min(), reach[1] + lead.max()]
-        np.testing.assert_allclose([float(low), float(top)], reach, rtol=1e-4, atol=1e-4)
-        assert float(top) == pytest.approx(evidence.margin[i], abs=1e-4)
-    assert not browser.driver.find_element("id", "rival-one-label").is_displayed()
-    assert browser.messages() == []
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +60,6 @@ def test_a_far_prediction_is_named_at_the_edge_and_does_not_shrink_the_rest(brow
     assert np.ptp(np.array(list(spots.values())), axis=0).max() < 12
     browser.driver.find_element("id", "fit-repairs").click()
     assert "fit=repairs" in browser.run("return location.hash")
-
-
-def test_the_start_node_is_a_mended_error_in_the_middle(browser, outlier):
-    path, evidence = outlier
-    browser.open(path, "#nodes")
-    i = int(np.flatnonzero(evidence.nodes == browser.selected())[0])
-    assert not evidence.right[i] and evidence.reachable[i]
-    gammas = evidence.margin[~evidence.right & evidence.reachable]
-    assert gammas.min() < evidence.margin[i] < gammas.max()
 
 
 def zoomed(browser) -> float:
@@ -164,23 +109,6 @@ def test_wheel_keys_and_pinch_zoom(browser, demo):
     assert browser.messages() == []
 
 
-def test_the_translated_polytope_shows_where_set_translation_was_fitted(browser, tmp_path):
-    exposure, y = make_exposure()
-    repairs = {"node_translation": Moved(1), "set_translation": Moved(2), "reweighting": Tilted()}
-    path = report(exposure, y, tmp_path / "r.html", repairs=repairs)
-    evidence = gather(exposure, y, repairs=repairs)
-    browser.open(path, f"#node={evidence.nodes[3]}&fit=all")
-    shift = browser.run(
-        "const read = kind => document.querySelector(kind).getAttribute('points').split(' ')"
-        ".map(p => p.split(',').map(Number)); return [read('.hull'), read('.shifted-hull')]"
-    )
-    still, moved = np.array(shift[0]), np.array(shift[1])
-    spots = browser.run(SPOTS, "point")
-    step = np.subtract(spots["set_translation"], spots["frozen"])
-    np.testing.assert_allclose(moved - still, np.broadcast_to(step, still.shape), atol=2.5)
-    assert "node_translation" not in spots
-
-
 def test_a_rival_cannot_be_chosen_twice(browser, demo):
     path, evidence = demo
     browser.open(path, f"#node={evidence.nodes[4]}")
@@ -204,7 +132,6 @@ READ = (
     " [row.dataset.row || (row.dataset.term === undefined ? 'head' : 'term'),"
     "  [...row.cells].map(cell => cell.textContent)])"
 )
-LISTED = 25
 PAPER_WIDTH = 718
 """Pixels of an A4 sheet between margins of 10 mm."""
 
@@ -231,31 +158,6 @@ def column_sums(rows) -> None:
         listed = [number(cells[j]) for kind, cells in body if kind in ("term", "other", "fixed")]
         total = next(number(cells[j]) for kind, cells in body if kind == "total")
         assert sum(listed) == pytest.approx(total, abs=6e-4 * len(listed)), name
-
-
-@pytest.mark.parametrize("weighting", ["frozen", "oracle", "unit"])
-def test_every_column_adds_up_with_what_is_not_listed(browser, page, weighting):
-    path, exposure = page
-    browser.open(path, "#node=2")
-    browser.choose("#weighting", weighting)
-    rows = browser.run(READ)
-    kinds = [kind for kind, _ in rows]
-    assert kinds == ["head", *["term"] * LISTED, "other", "fixed", "total"]
-    assert any("95 other terms" in cell for cell in rows[LISTED + 1][1])
-    column_sums(rows)
-    mass = float(exposure.mass[0, 2].sum())
-    alpha = rows[0][1].index("α frozen")
-    assert number(rows[-1][1][alpha]) == pytest.approx(mass, abs=1e-4)
-
-
-def test_listing_all_terms_leaves_no_others(browser, page):
-    path, _ = page
-    browser.open(path, "#node=2")
-    browser.run("document.querySelector('#terms-more button').click()")
-    rows = browser.run(READ)
-    assert [kind for kind, _ in rows].count("term") == 120
-    assert "other" not in [kind for kind, _ in rows]
-    column_sums(rows)
 
 
 def test_a_slider_keeps_the_columns_summed(browser, page):
@@ -340,28 +242,6 @@ def test_what_is_pressed_in_the_table_keeps_the_focus(browser, page):
 
 # Two predictions of one node side by side, and what changed first.
 
-PARTS = np.arange(30) % 4
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """Two members as two splits; the second one's evidence at the first one's nodes."""
-    exposure, y = make_exposure(members=2, groups=2)
-    nodes, repairs = torch.arange(30), {"reweighting": Tilted(), "set_translation": Moved()}
-    first = gather(exposure, y, nodes, repairs=repairs)
-    second = gather(exposure, y, nodes, member=1, repairs={"reweighting": Tilted()})
-    path = tmp_path_factory.mktemp("compare") / "r.html"
-    other = Beside(second, PARTS[second.nodes], 1)
-    report(
-        exposure,
-        y,
-        path,
-        nodes=nodes,
-        repairs=repairs,
-        context=PageContext(beside={"split <1>": other}),
-    )
-    return path, first, second
-
 
 def tables(browser) -> list[list[list[str]]]:
     """The panel's tables; it draws itself when it is seen."""
@@ -371,115 +251,6 @@ def tables(browser) -> list[list[list[str]]]:
         "return [...document.querySelectorAll('#compare-tables table')].map(table =>"
         " [...table.rows].map(row => [...row.cells].map(cell => cell.textContent)))"
     )
-
-
-def number_compare(text: str) -> float:
-    return float(text.replace("−", "-").replace("+", ""))
-
-
-def centred(logits: np.ndarray) -> np.ndarray:
-    return logits - logits.mean()
-
-
-def lead(logits: np.ndarray, c: int) -> float:
-    return float(logits[c] - np.delete(logits, c).max())
-
-
-def test_two_methods_on_one_node(browser, world):
-    path, first, _ = world
-    now = first.corrections[0]
-    for i in (0, 9, 20):
-        browser.open(path, f"#node={first.nodes[i]}&a=0 frozen&b=0 reweighting")
-        classes, terms = tables(browser)
-        change = centred(now.logits[i]) - centred(first.frozen_logits[i])
-        order = np.argsort(-np.abs(change), kind="stable")
-        assert [row[0] for row in classes[1:]] == [f"class {c}" for c in order]
-        np.testing.assert_allclose(
-            [number_compare(row[3]) for row in classes[1:]], change[order], atol=6e-4
-        )
-        c = int(first.true_class[i])
-        rival = int(np.where(np.arange(4) == c, -np.inf, first.frozen_logits[i]).argmax())
-        moved = [number_compare(row[3]) for row in terms[1:]]
-        expected = (now.logits[i] - first.frozen_logits[i]) @ (np.eye(4)[c] - np.eye(4)[rival])
-        assert sum(moved) == pytest.approx(expected, abs=2e-2)
-        listed = [abs(v) for v, row in zip(moved, terms[1:], strict=True) if "other" not in row[0]]
-        assert listed == sorted(listed, reverse=True)
-        words = browser.text("#compare-words")
-        was, says = (int(z[i].argmax()) for z in (first.frozen_logits, now.logits))
-        told = f"Both predict class {was}" if was == says else f"changes from class {was} ("
-        assert told in words
-        assert f"{abs(lead(now.logits[i], c)):.2f}" in words
-    assert browser.run("return document.querySelectorAll('#compare-pictures svg').length") == 2
-    browser.open(path, f"#node={first.nodes[0]}&a=0 frozen&b=0 set_translation")
-    tables(browser)
-    assert "reweights no message" in browser.text("#compare-tables")
-    assert browser.messages() == []
-
-
-def test_two_runs_on_one_node(browser, world):
-    path, first, second = world
-    place = {int(node): j for j, node in enumerate(second.nodes)}
-    for i in (0, 5, 25):
-        j = place[int(first.nodes[i])]
-        browser.open(path, f"#node={first.nodes[i]}")
-        classes, terms = tables(browser)
-        titles = browser.run(
-            "return [...document.querySelectorAll('#compare-panel figcaption')]"
-            ".map(title => title.textContent)"
-        )
-        assert titles == ["A: this page's model: Frozen", "B: split <1>: Frozen"]
-        change = centred(second.frozen_logits[j]) - centred(first.frozen_logits[i])
-        by_name = {row[0]: number_compare(row[3]) for row in classes[1:]}
-        for c in range(4):
-            assert by_name[f"class {c}"] == pytest.approx(change[c], abs=6e-4)
-        c = int(first.true_class[i])
-        rival = int(np.where(np.arange(4) == c, -np.inf, first.frozen_logits[i]).argmax())
-        total = sum(number_compare(row[3]) for row in terms[1:])
-        assert total == pytest.approx(change[c] - change[rival], abs=2e-2)
-        words = browser.text("#compare-words")
-        told = f"γ goes from {first.margin[i]:.2f} to {second.margin[j]:.2f}."
-        assert told.replace("-", "−") in words
-        part = ["the training nodes", "the validation nodes", "no part", ""][PARTS[first.nodes[i]]]
-        assert (f"In split <1> it belongs to {part}." in words) == bool(part)
-    frames = browser.run(
-        "return [...document.querySelectorAll('#compare-pictures svg')].map(svg =>"
-        " [...svg.querySelectorAll('text.small')].map(t => t.textContent))"
-    )
-    assert frames[0] == frames[1] and len(frames[0]) > 4  # one frame for both
-    assert (
-        browser.run("return document.querySelector('#compare-panel i, #compare-panel b')") is None
-    )
-    assert browser.messages() == []
-
-
-def test_what_changed_comes_first_in_the_list_too(browser, world):
-    path, first, second = world
-    place = [list(second.nodes).index(node) for node in first.nodes]
-    was, now = first.predictions[first.nodes], second.predictions[first.nodes]
-    moved = np.abs(
-        [lead(second.frozen_logits[j], c) - lead(first.frozen_logits[i], c)
-         for i, (j, c) in enumerate(zip(place, first.true_class, strict=True))]
-    )  # fmt: skip
-    browser.open(path, "#nodes&order=changed")
-    browser.settle()
-    browser.press("HOME")
-    browser.run("document.getElementById('list').scrollTop = 0")
-    browser.settle()
-    listed = browser.run(
-        "return [...document.querySelectorAll('.row')].map(row => Number(row.dataset.node))"
-    )
-    order = sorted(range(30), key=lambda i: (was[i] == now[i], -moved[i]))
-    assert listed == [int(first.nodes[i]) for i in order][: len(listed)]
-    right, true = was == first.true_class, first.true_class
-    for pair, expected in (
-        ("changed", was != now),
-        ("b", ~right & (now == true)),
-        ("a", right & (now != true)),
-        ("both", right & (now == true)),
-        ("none", ~right & (now != true)),
-    ):
-        browser.show(f"#nodes&pair={pair}")
-        assert browser.shown() == int(expected.sum()), pair
 
 
 def test_only_runs_on_the_same_graph_are_compared(tmp_path):

@@ -23,10 +23,9 @@ from gnn_repair.methods import METHODS
 from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.metrics import summarise
 from gnn_repair.oracle.problems import FAILED
-from gnn_repair.oracle.witness import gain_words
 from gnn_repair.repair.baselines import KeptPrediction
 from gnn_repair.repair.folds import FittedCrossFit
-from gnn_repair.reporting import PageContext, gather, report
+from gnn_repair.reporting import gather, report
 from gnn_repair.reporting.evidence import best_on
 from gnn_repair.reporting.payload import PageServer, needs_server, parts_folder
 from tests.helpers.report.browser import missing
@@ -72,16 +71,6 @@ def test_margins_and_witnesses_are_those_of_an_independent_solver(groups):
         assert own - np.delete(logits, y[node]).max() == pytest.approx(expected[i], abs=1e-8)
 
 
-def test_errors_come_first_by_margin():
-    exposure, y = make_exposure()
-    evidence = gather(exposure, y)
-    wrong = ~evidence.right
-    errors = int(wrong.sum())
-    assert wrong[:errors].all() and 0 < errors < len(wrong)
-    assert (np.diff(evidence.margin[:errors]) <= 0).all()
-    assert (np.diff(evidence.margin[errors:]) <= 0).all()
-
-
 def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others():
     exposure, y = make_exposure(groups=2)
     nodes = torch.arange(5, 25)
@@ -110,37 +99,6 @@ def test_a_node_without_an_answer_has_no_margin_and_no_rivals(monkeypatch):
     (unsolved,) = np.flatnonzero(np.isnan(evidence.margin))
     assert evidence.nodes[unsolved] == 3 and not evidence.rival_weights[unsolved].any()
     assert evidence.reach.nodes == 39
-
-
-def test_repairs_of_every_kind():
-    exposure, y = make_exposure(groups=2)
-    own = torch.randn(40, 4)
-    repairs = {"reweighting": Tilted(), "set-translation": Moved(), "mine": own}
-    evidence = gather(exposure, y, torch.arange(10, 30), repairs=repairs)
-    tilted, moved, mine = evidence.corrections
-    assert [c.kind for c in evidence.corrections] == ["coefficients", "shift", "logits"]
-    assert [c.title for c in evidence.corrections] == ["Reweight", "Set translation", "mine"]
-    nodes = torch.from_numpy(evidence.nodes)
-    for correction, full in ((tilted, Tilted()), (moved, Moved())):
-        expected = full.logits(exposure)[0, nodes].numpy()
-        np.testing.assert_allclose(correction.logits, expected, atol=1e-10)
-    np.testing.assert_allclose(mine.logits, own[nodes].double().numpy())
-    alpha, lam = evidence.coefficients, tilted.coefficients
-    ends = evidence.segments
-    np.testing.assert_allclose(np.add.reduceat(lam, ends[:-1]), np.add.reduceat(alpha, ends[:-1]))
-
-
-def test_degree_and_homophily_come_from_the_graph():
-    exposure, y = make_exposure(nodes=6)
-    y = torch.tensor([0, 0, 1, 1, 0, -1])
-    edges = torch.tensor([[0, 1, 0, 2, 0, 0, 5, 3, 3], [1, 0, 2, 0, 0, 5, 0, 2, 2]])
-    evidence = gather(exposure, y, edge_index=edges)
-    rows = zip(evidence.nodes, evidence.degree, evidence.homophily, strict=True)
-    found = {int(node): (int(degree), share) for node, degree, share in rows}
-    assert found[0] == (3, 0.5)  # 1 shares its class, 2 does not, 5 has none
-    assert found[2] == (2, 0.5)
-    assert found[4][0] == 0 and np.isnan(found[4][1])
-    assert 5 not in found and evidence.unlabelled == 1
 
 
 # The smallest change and the other classes: what a page holds of them, and the words it uses.
@@ -219,63 +177,6 @@ def told(browser, node: int) -> tuple[str, str, list[str]]:
 
 
 @needs_browser
-@pytest.mark.parametrize("fewer", [0, 1])
-def test_the_tile_of_changes_is_their_median(browser, world, tmp_path, fewer):
-    """The lower of the two in the middle where their number is even."""
-    exposure, y, evidence, _ = world
-    own = evidence.classes.share[np.arange(len(evidence.nodes)), evidence.true_class]
-    chosen = np.flatnonzero(np.isfinite(own))[fewer:]
-    nodes = torch.from_numpy(evidence.nodes[chosen])
-    browser.open(report(exposure, y, tmp_path / "r.html", nodes=nodes))
-    tiles = browser.run(
-        "return [...document.querySelectorAll('.figure')].map(tile => tile.innerText)"
-    )
-    told = next(tile for tile in tiles if "(median)" in tile)
-    median = 100 * np.sort(own[chosen])[(len(chosen) - 1) // 2]
-    assert float(told.split()[0]) == float(f"{median:.2g}")
-
-
-@needs_browser
-def test_the_headline_leads_with_the_smallest_change(browser, world):
-    exposure, y, evidence, path = world
-    seen = set()
-    browser.open(path)
-    for i in range(len(evidence.nodes)):
-        node, true = int(evidence.nodes[i]), int(evidence.true_class[i])
-        kind = "right" if evidence.right[i] else "can" if evidence.reachable[i] else "cannot"
-        if kind in seen and i % 4:
-            continue
-        seen.add(kind)
-        headline, panel, chips = told(browser, node)
-        says = int(evidence.predictions[node])
-        found = evidence.classes
-        could = [c for c in range(4) if found.reachable[i, c] and c != says]
-        if kind == "right":
-            assert headline == f"Predicted class {true}, which is right."
-            continue
-        assert headline.startswith(f"Predicted class {says}, true class {true}. ")
-        if kind == "can":
-            (one,) = gr.nearest_reweighting(exposure, y, torch.tensor([node]))
-            words = gain_words(one.gains, one.names).replace(f"node {node} ", "its own message ")
-            # Python writes a list with a comma before its end.
-            bare = re.sub(r",? and | a little more|, ", " ", words.removeprefix("giving "))
-            page = re.sub(r",? and | a little more|, ", " ", headline.split("Giving ")[-1])
-            assert page == f"{bare} would be enough to fix it."
-            assert f"{len(could) + 1} of 4 classes could win here" in panel or not could
-            if len(could) > 1:
-                order = sorted(could, key=lambda c: found.share[i, c])
-                assert [re.match(r"class (\d)", chip)[1] for chip in chips] == [*map(str, order)]
-                assert f"class {true} (true)" in " ".join(chips)
-        else:
-            assert "No weighting of these messages can fix it: whatever the weights" in headline
-            rivals = np.flatnonzero(evidence.rival_weights[i] > 0.01)
-            assert all(f"class {r}" in headline for r in rivals)
-            assert f"by at least {-evidence.margin[i]:.2f}" in headline
-    assert seen == {"right", "can", "cannot"}
-    assert browser.messages() == []
-
-
-@needs_browser
 def test_a_what_if_keeps_the_plane_in_sight_and_the_table_follows(browser, world):
     *_, path = world
     browser.open(path, "#node=2")  # terms from everybody
@@ -337,17 +238,6 @@ def test_what_changes_no_prediction_is_in_no_chart_of_predictions(browser, tmp_p
         drawn = browser.text(f".chart[aria-label='{title}'] svg")
         assert "Set translation" in drawn and "cooler" not in drawn
     assert "cooler changes no prediction" in browser.text("#charts")
-
-
-def test_fields_of_the_context_are_given_one_by_one_or_together(tmp_path):
-    exposure, y = make_exposure()
-    path = tmp_path / "r.html"
-    report(exposure, y, path, backbone="gcn", context=PageContext(dataset="cora", title="mine"))
-    assert (run_of(path)["dataset"], run_of(path)["backbone"]) == ("cora", "gcn")
-    with pytest.warns(DeprecationWarning, match="solution"):
-        report(exposure, y, path, solution=None)
-    with pytest.raises(TypeError, match="datset"):
-        report(exposure, y, path, datset="cora")
 
 
 # Large pages: terms in files beside the page, served to this machine alone.

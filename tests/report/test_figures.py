@@ -20,7 +20,6 @@ from gnn_repair.reporting.figures import (
     convex_hull,
     draw_degree,
     draw_homophily,
-    draw_polytope,
     group_slices,
     hull,
     plane_of,
@@ -87,28 +86,6 @@ def test_figures_are_written_with_their_words(tmp_path):
         write_figures(evidence, tmp_path, node=999)
 
 
-def test_two_classes_are_drawn_on_a_line():
-    exposure, y = make_exposure(classes=2, groups=2)
-    repairs = {"reweighting": Tilted()}
-    evidence = gather(exposure, y, repairs=repairs)
-    for i in (0, 9, 30):
-        axes = Figure().add_subplot()
-        draw_polytope(axes, evidence, i, ["licit", "$i$"])
-        c = int(evidence.true_class[i])
-        lead = [float(z[c] - z[1 - c]) for z in (
-            evidence.frozen_logits[i], None, evidence.corrections[0].logits[i]
-        ) if z is not None]  # fmt: skip
-        drawn = [float(line.get_xdata()[0]) for line in axes.lines[:3]]
-        assert drawn == pytest.approx([lead[0], evidence.margin[i], lead[1]], abs=1e-9)
-        (bar,) = axes.patches
-        # The right end of all mixtures is the oracle's; the left end is the other class's.
-        assert bar.get_x() + bar.get_width() == pytest.approx(evidence.margin[i], abs=1e-7)
-        other = gather(exposure, 1 - y, torch.tensor([int(evidence.nodes[i])]))
-        assert bar.get_x() == pytest.approx(-other.margin[0], abs=1e-7)
-        labels = [tick.get_text() for tick in axes.get_yticklabels()]
-        assert labels == ["Frozen", "Oracle", "Reweight", "all mixtures", "terms, each alone"]
-
-
 # Plots on the caller's axes hold the numbers of the exposure.
 
 
@@ -135,29 +112,12 @@ def test_a_node_is_drawn_where_its_logits_are(exposure):
     assert points["Oracle"] == pytest.approx([3, 3])  # λ puts all on the first message
 
 
-def test_reach_is_a_histogram_of_every_node(exposure):
-    ax = gr.plots.reach(exposure, torch.tensor([0, 0, 1]), ax=axes())
-    assert sum(patch.get_height() for patch in ax.patches) == pytest.approx(3)
-
-
 def test_axes_are_made_where_none_are_given(exposure):
     import matplotlib.pyplot as plt
 
     plt.switch_backend("agg")
     ax = gr.plots.node(exposure, 0, torch.tensor([0, 0, 1]))
     plt.close(ax.figure)
-
-
-def test_without_a_class_the_models_own_is_drawn(exposure):
-    told = int(exposure.frozen_logits[0, 0].argmax())
-    plain, asked = (Figure().subplots() for _ in range(2))
-    gr.plots.node(exposure, 0, ax=plain)
-    gr.plots.node(exposure, 0, told, ax=asked)
-    points = [[line.get_xydata() for line in ax.lines] for ax in (plain, asked)]
-    assert len(points[0]) == len(points[1]) > 0
-    for mine, other in zip(*points, strict=True):
-        np.testing.assert_allclose(mine, other)
-    assert plain.get_xlabel() == asked.get_xlabel()
 
 
 def test_labels_are_told_from_classes(exposure):

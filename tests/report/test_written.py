@@ -15,85 +15,21 @@ from typer.testing import CliRunner
 
 from gnn_repair.cli import app
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import reach
-from gnn_repair.reporting import gather, report, report_results, report_run, writing
-from gnn_repair.reporting.payload import run_payload
-from gnn_repair.reporting.writing import SCRIPTS, case_of_run, cases_of_results, chance_words
+from gnn_repair.reporting import report, report_results, report_run, writing
+from gnn_repair.reporting.payload import needs_server
+from gnn_repair.reporting.writing import SCRIPTS
 from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
 from gnn_repair.results.store import Store
 from gnn_repair.study import read_results, run_study
 from gnn_repair.study.case import rerun, stack_of
-from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.helpers.report.pages import arrays_of, payload_of
-from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
+from tests.helpers.report.report_worlds import Moved, make_exposure
 from tools import lint_page
 
 # The page's data: exact, small, and harmless inside a script block.
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
-
-
-def test_the_payload_is_the_evidence():
-    exposure, y = make_exposure(groups=2)
-    evidence = gather(exposure, y, repairs={"reweighting": Tilted(), "set_translation": Moved()})
-    words, arrays = run_payload(evidence, class_names=NASTY)
-    assert words["classes"] == NASTY
-    full = evidence.contributions[evidence.rows]
-    table = arrays["contributions"].reshape(-1, 4)
-    np.testing.assert_allclose(table[arrays["rows"]], full, rtol=1e-6)
-    np.testing.assert_array_equal(arrays["margins"], evidence.margin)
-    lengths = arrays["lengths"].ravel()
-    np.testing.assert_array_equal(np.diff(evidence.segments), lengths)
-    counts, terms = arrays["witness_lengths"], arrays["witness_columns"]
-    places = np.repeat(evidence.starts[:-1], counts) + terms
-    witness = np.zeros_like(evidence.witness)
-    witness[places] = arrays["witness_values"]
-    np.testing.assert_allclose(witness, evidence.witness, rtol=1e-6)
-
-
-def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatch):
-    exposure, y = make_exposure(nodes=200, groups=2)
-    edges = torch.randint(200, (2, 300), generator=torch.Generator().manual_seed(0))
-    repairs = {"reweighting": Tilted(), "set_translation": Moved()}
-    given = {"edge_index": edges, "repairs": repairs}
-    whole = report(exposure, y, tmp_path / "whole.html", **given)
-    monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 13_000)
-    page = report(exposure, y, tmp_path / "part.html", **given)
-    run, everyone, some = payload_of(page)["run"], arrays_of(whole), arrays_of(page)
-    count = run["explored"]
-    assert 20 < count < 100
-    assert f"a sample of {count:,}" in payload_of(page)["subtitle"]
-    # What is counted is there for all nodes, in another order.
-    assert len(some["nodes"]) == 200 and set(some["nodes"]) == set(everyone["nodes"])
-    back = {node: i for i, node in enumerate(everyone["nodes"].tolist())}
-    places = [back[node] for node in some["nodes"].tolist()]
-    for name in ("margins", "degree", "support", "chance", "repair_0_predictions"):
-        np.testing.assert_array_equal(some[name], everyone[name][places])
-    # What is shown of single nodes is there for the first ones, as it was.
-    places = places[:count]
-    assert places == sorted(places)
-    assert np.diff(places).max() <= 3 * 200 / count  # spread over the list
-    for name in ("frozen_logits", "fixed_logits", "repair_1_logits"):
-        np.testing.assert_array_equal(
-            some[name].reshape(-1, 4), everyone[name].reshape(-1, 4)[places]
-        )
-    kept = some["kept"].astype(bool)  # not the node with a term from everybody
-    assert (~kept).sum() == run["left_out"] == int(2 in some["nodes"][:count])
-    lengths = everyone["lengths"].reshape(-1, 2)[places] * kept[:, None]
-    np.testing.assert_array_equal(some["lengths"].reshape(-1, 2), lengths)
-    starts = np.append(0, np.cumsum(everyone["lengths"].astype(int)))[::2]
-    shown = [np.arange(starts[i], starts[i + 1]) for i in np.array(places)[kept]]
-    terms = np.concatenate(shown)
-    for name in ("coefficients", "repair_0_coefficients"):
-        np.testing.assert_array_equal(some[name], everyone[name][terms])
-    told, tells = (n["contributions"].reshape(-1, 4)[n["rows"]] for n in (everyone, some))
-    np.testing.assert_array_equal(tells, told[terms])
-    np.testing.assert_array_equal(
-        some["sources"][some["rows"]], everyone["sources"][everyone["rows"][terms]]
-    )
-    size = sum(len(some[name].tobytes()) for name in set(some) - {"nodes", "margins", "edges"})
-    assert len(some["frozen_logits"]) == 4 * count and size < 13_000 + 200 * 30
 
 
 def test_the_page_is_one_file_with_nothing_outside(tmp_path):
@@ -112,7 +48,6 @@ def test_the_page_is_one_file_with_nothing_outside(tmp_path):
 
 
 def test_results_without_accuracies_are_refused(tmp_path):
-    import pandas as pd
 
     columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
     empty = pd.DataFrame(columns=columns)
@@ -158,41 +93,6 @@ def store(tmp_path):
     return held.root
 
 
-def test_a_run_is_a_case_of_one_split():
-    exposure, y = make_exposure()
-    evidence = gather(exposure, y, repairs={"reweighting": Tilted()})
-    case = case_of_run(evidence, "cora", "gcn")
-    right = exposure.frozen_logits[0].argmax(1) == y
-    tilted = Tilted().logits(exposure)[0].argmax(1) == y
-    frozen, reweighted = case["methods"]
-    assert frozen["values"] == [pytest.approx(100 * float(right.double().mean()))]
-    assert reweighted["values"] == [pytest.approx(100 * float(tilted.double().mean()))]
-    assert frozen["paper"] == 88.1 and case["paper"]["error_reach"] == 60.4
-    wrong = ~evidence.right
-    reach = 100 * np.mean(evidence.margin[wrong] > 1e-7)
-    assert case["reach"]["error_reach"] == [pytest.approx(reach)]
-
-
-def test_results_become_cases_in_percent():
-    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
-    rows = [
-        ["mine", "gcn", 1, "frozen", "test", "accuracy", 0.6],
-        ["mine", "gcn", 0, "frozen", "test", "accuracy", 0.5],
-        ["mine", "gcn", 0, "frozen", "val", "accuracy", 0.1],
-        ["mine", "gcn", 0, "own", "test", "accuracy", 0.7],
-        ["mine", "gcn", 0, "oracle", "test", "true_class_reach", 0.9],
-        ["mine", "gcn", 0, "oracle", "test", "support", 2.5],
-        ["mine", "gcn", 0, "oracle", "test", "error_reach", float("nan")],
-    ]
-    (case,) = cases_of_results(pd.DataFrame(rows, columns=columns))
-    assert [(m["title"], m["values"]) for m in case["methods"]] == [
-        ("Frozen", [50.0, 60.0]),
-        ("own", [70.0]),
-    ]
-    assert case["reach"] == {"true_class_reach": [90.0], "support": [2.5]}
-    assert case["paper"] == {}
-
-
 def test_the_stored_protocol_is_read_back(store, tmp_path):
     assert Store(store).protocol() == TINY
     with pytest.raises(InputError, match="holds no result of protocol"):
@@ -216,19 +116,6 @@ def test_a_store_of_several_cases_gives_the_overview(store, tmp_path):
         )
 
 
-def test_view_writes_the_page_of_a_store_and_opens_it(store, tmp_path, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
-    out = tmp_path / "seen.html"
-    run = CliRunner().invoke(app, ["view", str(store), "--out", str(out)])
-    assert run.exit_code == 0, run.output
-    assert opened == [out.resolve().as_uri()]
-    assert payload_of(out)["made"]["command"] == f"gnn-repair report --store {store}"
-    run = CliRunner().invoke(app, ["view", str(store)])
-    assert run.exit_code == 0 and opened[1].endswith("/report.html")
-    assert str(store) not in opened[1]
-
-
 def test_a_named_case_is_run_again_with_the_stored_protocol(store, tmp_path):
     out, figures = tmp_path / "r.html", tmp_path / "figures"
     options = ["--store", str(store), "--out", str(out), "--figures", str(figures)]
@@ -247,25 +134,6 @@ def test_a_named_case_is_run_again_with_the_stored_protocol(store, tmp_path):
     assert found["study"]["cases"][0]["methods"][0]["values"] == pytest.approx([40, 50, 60])
     assert out.stat().st_size < 8e6
     assert len(list(figures.glob("*.svg"))) == 7
-
-
-@pytest.mark.parametrize("classes", [4, 2])
-def test_a_page_has_chance_beside_reach(classes, tmp_path):
-    """The numbers in the page's own data are those of reach; two classes have none."""
-    rng = np.random.default_rng(3)
-    lengths, count = np.full((20, 1), 3), 60
-    numbers = (rng.random(count), rng.normal(size=(count, classes)), rng.normal(size=(20, classes)))
-    exposure = exposure_of(Numbers(lengths, *numbers))
-    y = torch.from_numpy(rng.integers(0, classes, 20))
-    found = chance_words(gather(exposure, y, others=True))
-    own = reach(exposure, y)
-    assert (found is None) == (classes == 2)
-    if found:
-        assert (found["low"], found["high"]) == (100 * own.chance.low, 100 * own.chance.high)
-        assert found["everyone"] == 100 * own.true_class_chance.low
-        assert own.excess.words(100, sign="+", unit=" points") in found["words"]
-    page = report(exposure, y, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert ("Chance: a class that is neither" in page) == (classes == 4)
 
 
 # One model a page: what is shown is the stored run, number by number, or the page says so.
@@ -391,3 +259,23 @@ def test_a_run_beside_says_what_its_own_split_makes_of_each_node(monkeypatch):
         found = writing.beside_of(run(page), run(other))
         assert found.parts.tolist() == [kinds[other][node] for node in seen.nodes]
         assert found.split == other
+
+
+def test_a_page_that_is_one_file_again_has_none_beside_it(tmp_path):
+    exposure, y = make_exposure(groups=2)
+    path, folder = tmp_path / "r.html", tmp_path / "r.parts"
+    for parts in (True, True, False, True, False):
+        (tmp_path / "mine.txt").write_text("")
+        report(exposure, y, path, repairs={"mine": Moved()}, single_file=not parts)
+        assert needs_server(path) is folder.exists() is parts
+        held = payload_of(path)
+        assert ("parts" in held) is parts and ("rows" in held["arrays"]) is not parts
+        told = {item.name for item in folder.iterdir()} if parts else set()
+        assert {name.split("-")[0] for name in told} == (
+            {held["parts"]["digest"]} if parts else set()
+        )
+        assert {item.name for item in tmp_path.iterdir()} - {"r.parts"} == {"r.html", "mine.txt"}
+    report(exposure, y, path, single_file=False)
+    (folder / "mine.txt").write_text("")
+    report(exposure, y, path)
+    assert [item.name for item in folder.iterdir()] == ["mine.txt"]

@@ -209,6 +209,45 @@ def test_a_setting_moves_the_stages_that_read_it(assignment, stages):
     assert moved(assignment) == stages
 
 
+def test_a_repair_is_built_anew_by_just_the_settings_that_its_key_names():
+    """Of every leaf below ``repairs``; a seed that nobody draws from changes a key alone."""
+    ring = torch.stack([torch.arange(4), torch.arange(1, 5) % 4])
+    exposure = expose(GCNConv(3, 2), Data(x=torch.ones(4, 3), edge_index=ring))
+
+    def built(protocol):
+        held = {name: build_repair(m, protocol.repairs, exposure) for name, m in METHODS.items()}
+        return {name: (type(repair), repair.settings()) for name, repair in held.items()}
+
+    usual, seen = built(PAPER), 0
+    for leaf in leaves(PAPER.settings()["repairs"], "repairs."):
+        for value in ("3", "0.25", "true"):
+            try:
+                protocol = override(PAPER, [f"{leaf}={value}"])
+            except InputError:
+                continue
+            if protocol == PAPER:
+                continue
+            found = built(protocol)
+            changed = {name for name in METHODS if found[name] != usual[name]}
+            assert changed == moved(f"{leaf}={value}") & METHODS.keys(), leaf
+            seen += 1
+    assert seen > 20
+
+
+@pytest.mark.parametrize("hidden", [4, 64, 128, 300])
+def test_the_control_has_as_many_numbers_as_the_repair_it_controls(hidden):
+    ring = torch.stack([torch.arange(4), torch.arange(1, 5) % 4])
+    exposure = expose(GCNConv(3, 2), Data(x=torch.ones(4, 3), edge_index=ring))
+    settings = override(PAPER, [f"repairs.hidden={hidden}"]).repairs
+    both = (
+        build_repair(METHODS[name], settings, exposure)
+        for name in ("set_translation", "node_translation")
+    )
+    width, classes = exposure.state.shape[2], exposure.num_classes
+    first, second = (repair.num_parameters(width, classes) for repair in both)
+    assert 2 * abs(first - second) <= width + 2 * classes + 1
+
+
 def test_a_backbone_depends_on_the_budget_it_is_trained_on():
     for name, backbone in BACKBONES.items():
         short = moved("backbones.short.epochs=7", backbone=name) == EVERYTHING

@@ -6,15 +6,18 @@ import copy
 import errno
 import json
 import os
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.results.averages import Sheet, Table
 from gnn_repair.results.records import RunRecord, StoreWarning, parse_record, unite
-from gnn_repair.results.rendering import RENDERERS
+from gnn_repair.results.rendering import markdown
 from gnn_repair.results.store import Packed, merge, pack
 from gnn_repair.study import (
     PAPER,
@@ -22,11 +25,11 @@ from gnn_repair.study import (
     Store,
     export_results,
     make_plan,
-    make_tables,
     override,
     read_results,
     run_study,
 )
+from gnn_repair.study.case import Clock, stack_of
 from tests.campaigns.store_kills import _check, campaign
 from tests.campaigns.store_kills import make_record as campaign_record
 from tests.helpers.study.planted_records import fake_case, make_record
@@ -272,33 +275,12 @@ def test_what_goes_in_comes_out(store_packed, packed, tmp_path):
     assert (again.added, again.same, again.kept) == (0, 12, ())
 
 
-def test_a_file_is_read_like_a_store(store_packed, packed):
-    from_file, from_store = read_results(packed), read_results(store_packed.root)
-    assert from_file.equals(from_store)
-    first, second = (
-        RENDERERS["markdown"](make_tables(held.records(PAPER.digest)))
-        for held in (store_packed, Packed(packed))
-    )
-    assert first == second
-    assert set(read_results(packed, OTHER.digest)["protocol"]) == {OTHER.digest}
-    with pytest.raises(InputError, match="holds no result of protocol zzz; it has"):
-        read_results(packed, "zzz")
-
-
 def test_what_a_store_has_already_stays(store_packed, packed):
     store_packed.put(make_record("cora", "gcn", 1, 0.1))
     merged = merge([packed], store_packed.root)
     assert (merged.added, merged.same) == (0, 5)
     assert merged.kept == (Run("cora", "gcn", 1),)
     assert store_packed.get(PAPER.digest, Run("cora", "gcn", 1)).frozen["test"] == 0.1
-
-
-def test_one_protocol_alone(store_packed, tmp_path):
-    assert pack(store_packed.root, tmp_path / "one.jsonl", OTHER.digest) == 3
-    assert Packed(tmp_path / "one.jsonl").digests() == [OTHER.digest]
-    with pytest.raises(InputError, match="holds no result of protocol zzz"):
-        pack(store_packed.root, tmp_path / "none.jsonl", "zzz")
-    assert not (tmp_path / "none.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -465,3 +447,35 @@ def test_planted_faults_are_found(root):
     place(root, 1).write_text(text)
     (place(root, 1).parent / "split-01.json").write_text(text)
     assert "is not the name of a result" in judged(root)[0]
+
+
+# What a record brings along, and what a run's time and stack are.
+
+
+def test_models_are_those_of_the_record_that_is_there(store):
+    for held in ({"frozen": b"1", "refit_head": b"2"}, {"frozen": b"3"}, {}):
+        store.put(replace(make_record("cora", "gcn", 0), models=held))
+        found = store.models(PAPER.digest, RUN)
+        assert {name: path.read_bytes() for name, path in found.items()} == held
+
+
+def test_the_stack_of_a_record_that_does_not_name_it_is_its_case_s(store):
+    for backbone, split in (("gcn", 1), ("gat", 0), ("gat", 4)):
+        store.put(make_record("cora", backbone, split, members=2))
+    store.put(make_record("pubmed", "gcn", 2, members=2))
+    record = make_record("cora", "gcn", 1, members=2)
+    assert stack_of(store, record) == (0, 1)
+    assert stack_of(store, replace(record, members=3)) == (1,)
+    assert stack_of(store, replace(record, stack=[7, 1, 3])) == (1, 3, 7)
+
+
+def test_shares_of_a_stack_s_time_add_up():
+    clock = Clock(torch.device("cpu"))
+    clock.seconds |= {"frozen": 6.0, "total": 9.0}
+    assert clock.shares(3) == {"frozen": 2.0, "total": 3.0}
+
+
+def test_no_word_ends_a_cell_of_a_table():
+    sheet = Sheet("a", "b", ("c", "d"), {"e": ("f | g|", "h")})
+    lines = markdown([Table("t", "u", (sheet,))]).splitlines()
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line[:1] == "|"} == {4}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
-import random
 from itertools import product
 from pathlib import Path
 
@@ -21,80 +17,26 @@ from gnn_repair.backbones import Shape, train_backbone
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.methods import METHODS, NOTHING, RUNGS, rung_title
+from gnn_repair.methods import METHODS, RUNGS, rung_title
 from gnn_repair.published import BACKBONE_WORDS
 from gnn_repair.results.averages import (
     Figure,
     average,
     gain,
-    mark_best,
     wins,
-    without_published,
-    without_spread,
 )
-from gnn_repair.results.rendering import facts, number, own_text, paper_text, remark
+from gnn_repair.results.rendering import facts
 from gnn_repair.results.store import merge, pack
 from gnn_repair.results.tables import TABLES, _against, published_cases
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
-from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.planted_records import make_record, random_records
 
 # Every figure of every table, recomputed from the records' rows by code that shares nothing.
 
 ROOT = Path(gnn_repair.__file__).parent
 PUBLISHED = json.loads((ROOT / "paper.json").read_text(encoding="utf-8"))["tables"]
-DATASETS, BACKBONES = ("cora", "pubmed", "actor", "mine"), ("gcn", "sgc", "own_net")
 TITLE = {name: method.title for name, method in METHODS.items()} | {"frozen": "Frozen"}
 SEEDS = range(3)
-
-
-def planted(seed):
-    """Random records of a part of a grid."""
-    chance = random.Random(seed)
-
-    def maybe(value, p=0.85):
-        return value if chance.random() < p else None
-
-    def share():
-        return chance.randrange(0, 41) / 40  # coarse, so that ties happen
-
-    made = []
-    for dataset, backbone in product(DATASETS, BACKBONES):
-        for split in chance.sample(range(9), chance.randrange(0, 4)):
-            methods = {}
-            for name in METHODS:
-                if chance.random() < 0.75:
-                    own = {"train": 0.9, "val": maybe(share()), "test": maybe(share())}
-                    own |= {"parameters": maybe(chance.randrange(1, 999))}
-                    own |= {"reachable_errors_fixed": maybe(chance.randrange(4), 0.6)}
-                    own |= {"shifts": chance.randrange(4), "shifts_inside": 0}
-                    own |= {"shifts_undecided": maybe(0)}
-                    methods[name] = own
-            if "evidence_ladder" in methods:
-                own = methods["evidence_ladder"]
-                own |= {"out-of-fold frozen": share(), "test without similar": maybe(share())}
-                own |= {"out-of-fold together": share()}
-                for key in ("", " frozen", " frozen scaled"):
-                    own["calibration error" + key] = share()
-                for rung, what in RUNGS.items():
-                    name = what.formerly if what.formerly and split % 2 else rung
-                    own |= {f"out-of-fold {name}": maybe(share()), f"test {name}": maybe(share())}
-                    for label in range(2):
-                        own[f"out-of-fold gain {name} class {label}"] = maybe(share() - 0.5)
-            test = {"true_class_reach": maybe(share()), "error_reach": maybe(share())}
-            test |= {"reachable_errors": maybe(chance.randrange(4)), "support": maybe(2 * share())}
-            if chance.random() < 0.5:
-                test |= {"chance_reach": share(), "excess": share() - 0.5, "reachable_classes": 2.5}
-                test |= {"error_reach_possible": maybe(1.0), "excess_possible": 0.9}
-            frozen = {"test": share(), "terms": maybe(chance.randrange(50)), "parameters": 7}
-            seconds = {"frozen": share(), "reweighting": maybe(share()), "total": 2 * share()}
-            made.append(
-                make_record(
-                    dataset, backbone, split, frozen=frozen, methods=methods, seconds=seconds,
-                    oracle=maybe({"test": test}),
-                )
-            )  # fmt: skip
-    chance.shuffle(made)
-    return made
 
 
 def mean(values):
@@ -210,7 +152,7 @@ def compared(first, second):
 @pytest.fixture(params=SEEDS, scope="module")
 def told(request):
     """Records as rows, and every entry of every table by its place."""
-    records = planted(request.param)
+    records = random_records(request.param)
     made = {
         (f["table"], f["sheet"], f["row"], f["column"]): f
         for f in facts(make_tables(records, TABLES))
@@ -405,7 +347,7 @@ def stored(records, folder):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_order_packing_merging_and_repeating_change_nothing(seed, tmp_path):
-    records = planted(seed)
+    records = random_records(seed)
     held = stored(records, tmp_path / "whole")
     expected = RENDERERS["json"](make_tables(held.records(PAPER.digest), TABLES))
     halves = [records[::2], records[1::2] + records[:3]]  # three are in both
@@ -422,7 +364,7 @@ def test_order_packing_merging_and_repeating_change_nothing(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_frame_has_every_number_once(seed, tmp_path):
-    records = planted(seed)
+    records = random_records(seed)
     frame = read_results(stored(records, tmp_path).root)
     keys = ["dataset", "backbone", "split", "method", "part", "metric"]
     assert not frame.duplicated(keys).any()
@@ -436,7 +378,7 @@ def test_the_frame_has_every_number_once(seed, tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_results_are_exported(tmp_path, ending):
-    store, path = stored(planted(0), tmp_path / "store").root, tmp_path / f"results.{ending}"
+    store, path = stored(random_records(0), tmp_path / "store").root, tmp_path / f"results.{ending}"
     count = export_results(store, path)
     read = pd.read_csv(path, keep_default_na=False) if ending == "csv" else pd.read_parquet(path)
     expected = read_results(store)
@@ -481,46 +423,6 @@ def test_published_ranges_of_parameters_follow_from_the_papers_formulas():
 
 
 @pytest.mark.parametrize(
-    ("figure", "text"),
-    [
-        (Figure(-0.04, counted=""), "0.0"),
-        (Figure(-0.06, signed=True, counted=""), "−0.1"),
-        (Figure(10_740, digits=0, counted=""), "10,740"),
-        (Figure(math.nan, 3.0), "– (3.0)"),
-        (Figure(2.0, 3.0, counted=""), "2.0 (3.0)"),
-        (Figure(2.0, 3.0, count=2), "2.0 [2 splits] (3.0, −1.0)"),
-        (Figure(2.0, deviation=0.5, upper=4.0, count=3), "2.0–4.0 ± 0.5"),
-        (Figure(2.0, upper=2.01, count=3), "2.0"),
-        (Figure(2.0, count=5, counted="cases"), "2.0 (5 cases)"),
-    ],
-)
-def test_figures(figure, text):
-    assert own_text(figure, 3) + paper_text(figure) == text
-
-
-def test_csv_and_json_hold_the_same_facts():
-    tables = make_tables(planted(1), TABLES)
-    rows = list(csv.DictReader(io.StringIO(RENDERERS["csv"](tables))))
-    objects = json.loads(RENDERERS["json"](tables))
-    assert len(rows) == len(objects) > 50
-    for row, item in zip(rows, objects, strict=True):
-        assert row == {key: "" if value is None else str(value) for key, value in item.items()}
-
-
-def test_what_a_reader_must_know_is_said():
-    records = [make_record("cora", "gcn", k, 0.7 + 0.1 * k) for k in range(3)]
-    records.append(make_record("mine", "gcn", 0))
-    (table,) = make_tables(records, ["repair-accuracy"])
-    said = remark(table.sheets[0])
-    for words in ("over 3 splits", "published value", "0 of 1 case within 1.5", "!"):
-        assert words in said
-    assert "[1 split]" in own_text(table.sheets[0].rows["gcn"][1], 3)
-    assert number(math.nan, 1) == "–"
-    alone = make_tables([make_record("cora", "gcn", 0, methods={})], ["lost-evidence"])
-    assert alone[0].sheets == () and NOTHING
-
-
-@pytest.mark.parametrize(
     ("held", "names", "words"),
     [
         (3, None, "records"),
@@ -538,26 +440,6 @@ def test_what_is_no_record_or_table_is_named(held, names, words):
 # The best in bold, the exposure table's words, what can be left out of tables.
 
 PLACE = ("gcn", "cora")
-
-
-@pytest.mark.parametrize(
-    ("frozen", "reweighting", "translation", "best"),
-    [
-        (80.0, 81.0, 82.0, "set_translation"),
-        (80.0, 82.0, 81.0, "reweighting"),
-        (80.0, 80.04, 80.01, "reweighting"),  # the paper's rounded ties are bold too
-        (80.0, 80.0, 79.0, None),
-        (80.0, 79.0, 79.5, None),
-        (80.0, 81.0, 81.0, "reweighting"),  # the first of equals
-    ],
-)
-def test_the_best_repair_is_marked_where_it_improves(frozen, reweighting, translation, best):
-    repairs = {
-        "reweighting": {PLACE: Figure(reweighting)},
-        "set_translation": {PLACE: Figure(translation)},
-    }
-    marked = mark_best(repairs, {PLACE: Figure(frozen)})
-    assert [name for name, cells in marked.items() if cells[PLACE].best] == ([best] if best else [])
 
 
 @pytest.fixture(scope="module")
@@ -589,28 +471,6 @@ def test_the_exposure_tables_words_are_those_of_the_architecture(name, tiny):
     told = {(f["row"], f["column"]): f for f in facts(make_tables(both, ["readout-exposure"]))}
     assert told[name, "groups"]["text"] == str(exposure.num_groups)
     assert told["mine", "groups"]["text"] == "–"
-
-
-def test_published_values_and_deviations_can_be_left_out():
-    records = [make_record("cora", "gcn", k, test) for k, test in enumerate((0.5, 0.6))]
-    tables = make_tables(records)
-    own = RENDERERS["markdown"](without_published(table) for table in tables)
-    assert "published" not in own
-    assert "88.1" not in own
-    assert "!" not in own
-    assert "| GCN | 55.0 ± 7.1 |" in own
-    bare = RENDERERS["markdown"](without_spread(without_published(table)) for table in tables)
-    assert "±" not in bare
-    assert "| GCN | 55.0 |" in bare
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "digits", "won"),
-    [(80.04, 80.01, 1, 0), (80.06, 80.04, 1, 1), (80.04, 80.01, 2, 1), (80.0, 80.1, 1, 0)],
-)
-def test_wins_count_in_the_digits_that_are_printed(first, second, digits, won):
-    found = wins({PLACE: Figure(first, digits=digits)}, {PLACE: Figure(second, digits=digits)})
-    assert (found.value, found.count) == (won, 1)
 
 
 @pytest.mark.parametrize(("gain", "behind"), [(2.0, 0), (1.8, 0), (1.6, 1), (2.2, 0)])

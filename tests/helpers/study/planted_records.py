@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from itertools import product
 from typing import Any
 
-from gnn_repair.methods import METHODS
+from gnn_repair.methods import METHODS, RUNGS
 from gnn_repair.results.protocol import PAPER
 from gnn_repair.results.records import Case, RunRecord
 
@@ -40,3 +42,56 @@ def make_record(
 def fake_case(shared: Any, case: Case, tell: Any) -> list[Any]:
     """The work of a case, in no time."""
     return [make_record(run.dataset, run.backbone, run.split) for run in case.runs]
+
+
+DATASETS, BACKBONES = ("cora", "pubmed", "actor", "mine"), ("gcn", "sgc", "own_net")
+
+
+def random_records(seed: int) -> list[RunRecord]:
+    """Random records of a part of a grid."""
+    chance = random.Random(seed)
+
+    def maybe(value, p=0.85):
+        return value if chance.random() < p else None
+
+    def share():
+        return chance.randrange(0, 41) / 40  # coarse, so that ties happen
+
+    made = []
+    for dataset, backbone in product(DATASETS, BACKBONES):
+        for split in chance.sample(range(9), chance.randrange(0, 4)):
+            methods = {}
+            for name in METHODS:
+                if chance.random() < 0.75:
+                    own = {"train": 0.9, "val": maybe(share()), "test": maybe(share())}
+                    own |= {"parameters": maybe(chance.randrange(1, 999))}
+                    own |= {"reachable_errors_fixed": maybe(chance.randrange(4), 0.6)}
+                    own |= {"shifts": chance.randrange(4), "shifts_inside": 0}
+                    own |= {"shifts_undecided": maybe(0)}
+                    methods[name] = own
+            if "evidence_ladder" in methods:
+                own = methods["evidence_ladder"]
+                own |= {"out-of-fold frozen": share(), "test without similar": maybe(share())}
+                own |= {"out-of-fold together": share()}
+                for key in ("", " frozen", " frozen scaled"):
+                    own["calibration error" + key] = share()
+                for rung, what in RUNGS.items():
+                    name = what.formerly if what.formerly and split % 2 else rung
+                    own |= {f"out-of-fold {name}": maybe(share()), f"test {name}": maybe(share())}
+                    for label in range(2):
+                        own[f"out-of-fold gain {name} class {label}"] = maybe(share() - 0.5)
+            test = {"true_class_reach": maybe(share()), "error_reach": maybe(share())}
+            test |= {"reachable_errors": maybe(chance.randrange(4)), "support": maybe(2 * share())}
+            if chance.random() < 0.5:
+                test |= {"chance_reach": share(), "excess": share() - 0.5, "reachable_classes": 2.5}
+                test |= {"error_reach_possible": maybe(1.0), "excess_possible": 0.9}
+            frozen = {"test": share(), "terms": maybe(chance.randrange(50)), "parameters": 7}
+            seconds = {"frozen": share(), "reweighting": maybe(share()), "total": 2 * share()}
+            made.append(
+                make_record(
+                    dataset, backbone, split, frozen=frozen, methods=methods, seconds=seconds,
+                    oracle=maybe({"test": test}),
+                )
+            )  # fmt: skip
+    chance.shuffle(made)
+    return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -280,38 +279,6 @@ def test_sparse_features_are_read_as_dense_ones():
     found = BRIEF.fit(exposure, data.y, *masks, device="cpu", data=sparse)
     assert torch.equal(found.member_logits(exposure), dense.member_logits(exposure))
     assert sparse.x.layout == torch.sparse_coo  # and left as it was
-
-
-def test_words_numbers_and_weights_agree():
-    fitted = climbed("features", 2)
-    text = str(fitted).splitlines()
-    mean = fitted.weights.mean(0).tolist()
-    for line, name, weight in zip(text[2:], fitted.candidates, mean, strict=False):
-        share = 100 * float(fitted.out_of_fold[name].mean())
-        most = sum(chosen == name for chosen in fitted.chosen)
-        expected = [f"{share:.1f}", "%", f"{weight:.2f}", str(most), "of", "2"]
-        assert line.startswith(f"  {rung_title(name)} ") and line.split()[-6:] == expected
-    for s, name in enumerate(fitted.chosen):
-        assert fitted.weights[s, fitted.candidates.index(name)] == fitted.weights[s].max()
-    assert "kin" not in str(fitted) and "similar nodes" in str(fitted)
-
-
-def test_findings_compare_each_rung_with_its_own():
-    fitted = climbed("features", 2)
-    right, judged = fitted.right_out_of_fold()
-    names, labels = list(fitted.candidates), fitted.constants["labels"]
-    for _, row in fitted.findings().to_frame().iterrows():
-        if row["above"] not in names:
-            assert row["above"] == "together" == RUNGS[row["rung"]].above
-            continue
-        for_class = judged if row["label"] is pd.NA else labels == int(row["label"])
-        mine, other, frozen = (
-            (right[:, names.index(name)] & for_class).sum(1) / for_class.sum(1)
-            for name in (row["rung"], row["above"], "frozen")
-        )
-        assert row["gain"] == pytest.approx(100 * float((mine - other).mean()), abs=1e-4)
-        assert row["over_frozen"] == pytest.approx(100 * float((mine - frozen).mean()), abs=1e-4)
-        assert row["deviation"] == pytest.approx(100 * float((mine - other).std()), abs=1e-4)
 
 
 def test_settings_that_cannot_be_are_refused():

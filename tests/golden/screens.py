@@ -1,0 +1,154 @@
+"""What a browser shows of the recorded pages: words, cards of marks, files, and where marks stand.
+
+Text is measured by its length here, so that pictures do not depend on the fonts of a machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from gnn_repair.reporting.payload import PageServer, needs_server
+from tests.golden import shown
+from tests.golden.record import numbers
+from tests.helpers.report.browser import Browser, missing, open_browser
+
+RULER = (
+    "CanvasRenderingContext2D.prototype.measureText = (text) => ({ width: 6 * text.length });"
+    "window.saved = []; window.pending = 0; const own = window.fetch;"
+    "const later = () => setTimeout(() => pending--, 50);"
+    "window.fetch = (...given) => { pending++; return own(...given).finally(later); };"
+    " window.matchMedia = () => ({ matches: false, addEventListener() {} });"
+)
+SHOWN = """
+const done = arguments[0], found = {};
+URL.createObjectURL = (blob) => ((window.blob = blob), "data:,");
+HTMLAnchorElement.prototype.click = function () {
+  const name = this.download;
+  window.saved.push(window.blob.text().then((text) => [name, text]));
+};
+for (const list of document.querySelectorAll("details:not([open])")) {
+  pending++;
+  list.addEventListener("toggle", () => setTimeout(() => pending--, 50), { once: true });
+  list.open = true;
+}
+let before = "", same = 0;
+function settled() {  // what is drawn in a later frame, or read from a file, is waited for
+  const now = document.body.innerHTML.length + document.body.innerText;
+  same = now === before && !pending ? same + 1 : 0;
+  if (same === 3) return read();
+  before = now;
+  setTimeout(() => requestAnimationFrame(settled), 60);
+}
+const NUMBERS = ["x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height"];
+function read() {
+  for (const place of document.querySelectorAll("[id], .chart, .figure")) {
+    if (!place.offsetParent || place.matches("main, option, button, #announce")) continue;
+    const marks = [place, ...place.querySelectorAll("*")], tips = [];
+    for (const mark of marks) {
+      if (mark.tip) tips.push([].concat(typeof mark.tip === "function" ? mark.tip() : mark.tip));
+      if (mark.go) tips.push(JSON.stringify(mark.go));
+    }
+    const sums = [0, 0, 0];
+    for (const drawing of place.querySelectorAll("svg")) {
+      const wide = drawing.viewBox.baseVal.width || 1;
+      drawing.querySelectorAll("rect, line, circle, path, text").forEach((mark, j) => {
+        sums[0]++;
+        for (const [k, name] of NUMBERS.entries()) {
+          const value = Number(mark.getAttribute(name)) / wide;
+          sums[1] += value;
+          sums[2] += value * Math.cos(j + 20 * k);
+        }
+        for (const value of (mark.getAttribute("d") || "").match(/-?[\\d.]+/g) || [])
+          sums[1] += Number(value) / wide;
+      });
+    }
+    const name = place.id || place.getAttribute("aria-label") || "tile";
+    let key = name;
+    for (let n = 2; key in found; n++) key = `${name} ${n}`;
+    const text = (place.innerText || place.textContent).replace(/\\s+/g, " ").trim();
+    if (text || sums[0]) found[key] = [text, tips.flat(2).join("\\n"), sums];
+  }
+  for (const one of document.querySelectorAll(".tools button, #nodes-csv, #terms-csv"))
+    if (one.offsetParent && one.textContent === "CSV") one.click();
+  Promise.all(window.saved.splice(0)).then((files) => {
+    for (const [name, text] of files) found[name] = [text, "", [0, 0, 0]];
+    done(found);
+  });
+}
+settled();
+"""
+LISTS = (
+    "nodes&status=wrong&order=gain", "nodes&status=reachable&order=degree&from=3&to=6",
+    "nodes&repair=1%20corrected&order=node", "nodes&repair=2%20wrong&q=1",
+    "nodes&label=1&predicted=2&gamma=~0&order=frozen-high", "nodes&homophily=0.2~0.6&gamma=0~",
+    "nodes&support=1~1&order=gain%200", "nodes&status=beyond&order=margin-high",
+    "nodes&a=0%20frozen&b=1%20frozen&pair=changed&order=changed",
+)  # fmt: skip
+PLACES: dict[str, tuple[str, ...]] = {
+    "affine": ("", *LISTS, "node=2", "node=29&a=0%20oracle&b=1%20reweighting"),
+    "two classes": ("", "node=2"),
+    "head": ("", "node=2", "nodes&status=open"),
+    "graphs": ("", "node=1", "nodes&from=4"),
+    "types": ("", "node=3"),
+    "ladder": ("", "node=20"),
+    "one": ("",),
+    "right": ("", "nodes"),
+    "spoilt": ("", "node=3"),
+    "study": ("", "overview&case=3"),
+    "sampled": ("", "nodes&status=wrong&order=margin"),
+    "parts": ("node=2", "node=14"),
+}
+
+
+@cache
+def browser() -> Browser:
+    """One for all pages, for as long as this process lives."""
+    opened = open_browser()
+    found = opened.__enter__()
+    found.kept = opened  # type: ignore[attr-defined]
+    source = {"source": RULER}
+    found.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)
+    found.driver.set_script_timeout(60)
+    return found
+
+
+def of_screens() -> dict[str, Callable[[], Any]]:
+    """By page, what stands at some of its addresses."""
+    return {} if missing() else {name: partial(_screens, name) for name in PLACES}
+
+
+def _screens(name: str) -> Any:
+    driver, found = browser().driver, {}
+    browser().resize(1360)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        shown.PAGES[name](page)
+        server = PageServer(page) if needs_server(page) else None
+        if server is not None:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = page.as_uri() if server is None else server.address
+        for place in PLACES[name]:
+            driver.get("about:blank")
+            driver.get(f"{address}#{place}")
+            told = driver.execute_async_script(SHOWN)
+            told.pop("made", None)
+            found[place or "overview"] = {
+                "said": {key: _short(f"{one[0]}\n{one[1]}") for key, one in told.items()},
+                "drawn": {key: numbers(one[2], 6) for key, one in told.items() if one[2][0]},
+            }
+        if server is not None:
+            server.shutdown()
+    return {"precision": "trained", "places": found}
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+PARTS = {"screens": of_screens}
