@@ -296,7 +296,7 @@ def test_frames_list_the_terms_by_name(name: str) -> None:
 
 @each
 def test_files_keep_everything(name: str, tmp_path: Path) -> None:
-    exposure, path = subject(name), tmp_path / "here" / "exposure.safetensors"
+    exposure, path = subject(name), tmp_path / "exposure.safetensors"
     exposure.save(path)
     loaded = Exposure.load(path)
     same_fields(loaded, exposure, "head", "replay", "forward")

@@ -139,12 +139,17 @@ def _screens(name: str) -> Any:
             told = driver.execute_async_script(SHOWN)
             told.pop("made", None)
             found[place or "overview"] = {
-                "said": {key: _short(f"{one[0]}\n{one[1]}") for key, one in told.items()},
+                "said": {key: _of_place(key, one) for key, one in told.items()},
                 "drawn": {key: numbers(one[2], 6) for key, one in told.items() if one[2][0]},
             }
         if server is not None:
             server.shutdown()
     return {"precision": "trained", "places": found}
+
+
+def _of_place(name: str, place: list[Any]) -> Any:
+    """The words at a place; of a saved file also its numbers."""
+    return shown.of_text(place[0]) if name.endswith(".csv") else _short("\n".join(place[:2]))
 
 
 def _short(text: str) -> str:

@@ -191,7 +191,7 @@ def test_answers_about_the_last_hop_say_so():
     assert LAST_HOP in str(solution) and LAST_HOP in str(solution[3])
     assert f"about            the {LAST_HOP}" in str(reach(exposure, labels(1)))
     with pytest.raises(InputError, match="is no solution of"):
-        summarise(tailed("affine", 3).restrict([4]), solution, labels(1))
+        summarise(exposure.aggregate, solution, labels(1))
 
 
 def test_an_operation_without_bounds_is_not_called_nearest():
