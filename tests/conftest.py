@@ -8,9 +8,17 @@ import warnings
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.nn import Sequential
 from torch_geometric.utils import add_self_loops, coalesce, to_undirected
 
 from gnn_repair.datasets import stratified_splits
+
+FORWARD = Sequential.forward
+
+
+def pytest_runtest_setup() -> None:
+    """Building a Sequential of PyG may replace the forward of the class, and so of later ones."""
+    Sequential.forward = FORWARD
 
 
 def make_graph(
