@@ -27,7 +27,7 @@ from gnn_repair.exposure.heads.operations import (
     Concatenate,
     Constant,
     Curved,
-    Lowered,
+    LoweredHead,
     Operation,
     Root,
     Scale,
@@ -57,7 +57,9 @@ def by_columns(dense: Floats) -> SparseColumns:
 class Program:
     """max γ over the shares of one node, as rows low ≤ A z ≤ high and bounds of z."""
 
-    def __init__(self, exposure: Exposure, lowered: Lowered, position: int, target: int) -> None:
+    def __init__(
+        self, exposure: Exposure, lowered: LoweredHead, position: int, target: int
+    ) -> None:
         self.low: list[float] = []
         self.high: list[float] = []
         self.whole: list[int] = []
@@ -269,7 +271,7 @@ def _truth(
     return "can" if margin > NEAR else None
 
 
-def _fits(lowered: Lowered, exposure: Exposure) -> bool:
+def _fits(lowered: LoweredHead, exposure: Exposure) -> bool:
     return not lowered.reason and all(_known(op, exposure) for op in lowered.graph.operations)
 
 

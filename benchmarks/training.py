@@ -18,7 +18,7 @@ from gnn_repair.backbones import Backbone, find_backbone, train_backbone
 from gnn_repair.checks import num_classes
 from gnn_repair.datasets import load_dataset
 from gnn_repair.devices import choose_device
-from gnn_repair.published import published
+from gnn_repair.published import published_numbers
 from gnn_repair.training import CHECK_EVERY, Budget, Progress
 
 WARM_UP = 2 * CHECK_EVERY
@@ -152,7 +152,7 @@ def bench_accuracy(
             frozen = train_backbone(name, data, chosen, seed=seed, device=device)
             accuracy = 100 * frozen.accuracy(data.test_mask).double().cpu()
             mean = float(accuracy.mean())
-            paper = published()["tables"]["frozen"]["cells"][name].get(dataset)
+            paper = published_numbers()["tables"]["frozen"]["cells"][name].get(dataset)
             yield {
                 "dataset": dataset,
                 "backbone": name,

@@ -82,7 +82,7 @@ class Budget:
         check_switch("Budget", "epoch_zero", self.epoch_zero)
 
 
-def adjusted(owner: str, budget: object, epochs: int | None, lr: float | None) -> Budget:
+def with_budget(owner: str, budget: object, epochs: int | None, lr: float | None) -> Budget:
     """A budget with another number of epochs or learning rate, where they are given."""
     if not isinstance(budget, Budget):
         raise InputError(f"{owner}: budget is {budget!r:.60}; give a Budget")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gnn_repair.atomic import as_path
 from gnn_repair.errors import DatasetError, InputError, suggestion
-from gnn_repair.published import published
+from gnn_repair.published import published_numbers
 
 ROOT_VARIABLE = "GNN_REPAIR_DATA"
 
@@ -96,7 +96,7 @@ class DatasetSpec:
 
 def _from_paper(name: str, source: Source) -> DatasetSpec:
     """A dataset of the paper, with the statistics of its dataset table."""
-    row = published()["datasets"][name]
+    row = published_numbers()["datasets"][name]
     train, val, test = map(int, row["splits"].split()[1].rstrip(",").split("/"))
     sizes = {key: row[key] for key in ("nodes", "entries", "features", "classes")}
     statistics = Statistics(**sizes, shares=(train, val, test))

@@ -26,8 +26,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.calling import batches_of, field, listed_graphs
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.pieces import classes_for, recipients_called
-from gnn_repair.notebook import shown
+from gnn_repair.exposure.pieces import classes_for, recipient_column
+from gnn_repair.notebook import html_view
 from gnn_repair.oracle.metrics import (
     UNDEFINED,
     Changes,
@@ -41,7 +41,7 @@ from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.rates import Mean, Rate, mean_over_nodes
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.witness import gain_words, percent
-from gnn_repair.published import counted, plural
+from gnn_repair.published import count_of, plural
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.evidence import noun_of
 
@@ -151,7 +151,7 @@ class Diagnosis(ABC):
         )
 
     def _repr_html_(self) -> str:
-        return shown(self, self.to_frame())
+        return html_view(self, self.to_frame())
 
     def __repr__(self) -> str:
         return str(self)
@@ -197,7 +197,7 @@ class ClassDiagnosis(Diagnosis):
         rank[list(self._errors)] = self.changes.places[1]
         return {
             "member": solution.member,
-            recipients_called(solution.names): solution.named(solution.node),
+            recipient_column(solution.names): solution.named(solution.node),
             "true": found.true,
             **solution.frozen(self.exposure),
             "verdict": np.where(found.wrong, solution.verdict, "right"),
@@ -523,7 +523,7 @@ def diagnose(
     say(f"asking whether each of {exposure.num_classes} classes can win")
     found = reach(exposure, y, nodes)
     assert isinstance(found, Reach)
-    say(f"looking for the smallest change at {counted(int(found.wrong.sum()), 'error')}")
+    say(f"looking for the smallest change at {count_of(int(found.wrong.sum()), 'error')}")
     if exposure.head is not None:  # where every class would take minutes
         changes = least_changes(found, exposure, others=False)
     else:

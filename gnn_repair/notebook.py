@@ -14,7 +14,7 @@ ROWS = 10
 """Rows of a table that are shown; the frame itself has them all."""
 
 
-def shown(value: Any, frame: pd.DataFrame | None = None, rows: int | None = None) -> str:
+def html_view(value: Any, frame: pd.DataFrame | None = None, rows: int | None = None) -> str:
     """HTML: what ``print`` says, and the first rows of the value's frame (of ``rows`` in all)."""
     text = f"<pre>{escape(str(value))}</pre>"
     if frame is None or frame.empty:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 @functools.cache
-def published() -> dict[str, Any]:
+def published_numbers() -> dict[str, Any]:
     """``["tables"][table]["cells"][backbone][dataset]`` and ``["datasets"][dataset]``."""
     text = resources.files("gnn_repair").joinpath("paper.json").read_text(encoding="utf-8")
     tables: dict[str, Any] = json.loads(text)
@@ -19,7 +19,7 @@ def published() -> dict[str, Any]:
 
 def published_cell(table: str, backbone: str, dataset: str) -> float:
     """A number of the paper; NaN where it has none."""
-    cells = published()["tables"].get(table, {}).get("cells", {})
+    cells = published_numbers()["tables"].get(table, {}).get("cells", {})
     return float(cells.get(backbone, {}).get(dataset, nan))
 
 
@@ -91,6 +91,6 @@ def plural(noun: str) -> str:
     return noun if low.endswith("s") else f"{noun}s"
 
 
-def counted(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
     """Such as ``1 node`` and ``1,041 nodes``."""
     return f"{count:,} {noun if count == 1 else plural(noun)}"

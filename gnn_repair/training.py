@@ -25,7 +25,7 @@ from gnn_repair.budget import LONG as LONG
 from gnn_repair.budget import SHORT as SHORT
 from gnn_repair.budget import Budget as Budget
 from gnn_repair.errors import InputError
-from gnn_repair.kernels import compiled
+from gnn_repair.kernels import kernel_module
 
 CHECK_EVERY = 10
 """Steps, at least, between two looks of the host, which come at the end of an epoch. Later epochs
@@ -88,7 +88,7 @@ ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class TrainingResult:
     """The selected checkpoints and how they came about."""
 
     parameters: Mapping[str, Tensor]
@@ -111,7 +111,9 @@ def check_progress(on_progress: object) -> None:
         )
 
 
-def fit(trainee: Trainee, budget: Budget, on_progress: ProgressCallback | None = None) -> Fitted:
+def fit(
+    trainee: Trainee, budget: Budget, on_progress: ProgressCallback | None = None
+) -> TrainingResult:
     """Train every member of ``trainee`` within ``budget`` and keep its best state."""
     check_progress(on_progress)
     run = _Run(trainee, budget)
@@ -215,10 +217,12 @@ class _Run:
             on_progress(Progress(epoch, self.budget.epochs, active, best))
         return active > 0
 
-    def result(self) -> Fitted:
+    def result(self) -> TrainingResult:
         """The outcome, on the training device."""
         best = {name: value.clone() for name, value in self.parameters.views(self.best).items()}
-        return Fitted(best, self.best_epoch, self.best_score, self.epochs_run, self.diverged)
+        return TrainingResult(
+            best, self.best_epoch, self.best_score, self.epochs_run, self.diverged
+        )
 
 
 class _Replayed:
@@ -424,7 +428,7 @@ class MemberAdam:
 
     def __init__(self, matrix: Tensor, budget: Budget) -> None:
         self.matrix, self.budget = matrix, budget
-        self.update = getattr(compiled("aggregate", matrix), "adam", plain_adam)
+        self.update = getattr(kernel_module("aggregate", matrix), "adam", plain_adam)
         self.rows = list(matrix.detach())
         if matrix.device.type == "cpu":
             method = torch.optim.AdamW if budget.decoupled else torch.optim.Adam

@@ -18,7 +18,7 @@ from gnn_repair.backbones.architectures import SLOPE
 from gnn_repair.catalog import DATASETS
 from gnn_repair.datasets import load_dataset, stratified_splits
 from gnn_repair.kernels.sets import BOUND
-from gnn_repair.published import published
+from gnn_repair.published import published_numbers
 from gnn_repair.repair import (
     EvidenceLadder,
     NodeTranslation,
@@ -139,7 +139,7 @@ def test_splits():
     defaults = inspect.signature(stratified_splits).parameters
     assert tuple(defaults["ratios"].default) == (60, 20, 20)
     assert list(defaults["seeds"].default) == list(range(100, 110))
-    assert set(published()["datasets"]) == PAPER_DATASETS
+    assert set(published_numbers()["datasets"]) == PAPER_DATASETS
     assert {n for n in PAPER_DATASETS if DATASETS[n].stratified} == STRATIFIED
     for name in STRATIFIED:
         assert DATASETS[name].statistics.shares == (60, 20, 20)

@@ -30,7 +30,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
 from gnn_repair.repair import CorrectAndSmooth
 from gnn_repair.repair.folds import build_repair
-from gnn_repair.results.protocol import changed
+from gnn_repair.results.protocol import with_changes
 from gnn_repair.study import PAPER, override
 from gnn_repair.training import SHORT
 from tools.mutation.__main__ import EQUIVALENT
@@ -114,7 +114,7 @@ def test_nothing_near_lists_all():
 )
 def test_settings_are_found_inside_their_group(changes, meant):
     with pytest.raises(InputError) as caught:
-        changed(PAPER, changes)
+        with_changes(PAPER, changes)
     assert meant in str(caught.value)
 
 

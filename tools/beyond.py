@@ -12,7 +12,7 @@ from pathlib import Path
 from gnn_repair.atomic import replacing
 from gnn_repair.results.records import Run, RunRecord
 from gnn_repair.results.rendering import RENDERERS
-from gnn_repair.results.store import Packed
+from gnn_repair.results.store import PackedResults
 from gnn_repair.study import PAPER, make_tables
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def gathered(folder: Path = RESULTS) -> list[RunRecord]:
     for name in FILES:
         if not (folder / name).exists():
             continue
-        for record in Packed(folder / name).records(PAPER.digest):
+        for record in PackedResults(folder / name).records(PAPER.digest):
             new = {k: v for k, v in record.methods.items() if (record.run, k) not in seen}
             seen |= {(record.run, key) for key in new}
             out.append(replace(record, methods=new))

@@ -23,7 +23,7 @@ from torch_geometric.utils import remove_self_loops
 from gnn_repair.backbones.base import Backbone, Readout, Shape, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.errors import InputError
-from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
+from gnn_repair.kernels import drop, mix, pair_scores, pair_sums, segment_softmax
 from gnn_repair.published import BACKBONE_WORDS
 from gnn_repair.training import LONG, SHORT, Parameters
 
@@ -262,14 +262,14 @@ class GAT(AttentionBackbone):
         by_head = messages.unflatten(2, p[f"{layer}.att_src"].shape[2:])
         source = (by_head * p[f"{layer}.att_src"].squeeze(1)).sum(-1).flatten(1)
         recipient = (by_head * p[f"{layer}.att_dst"].squeeze(1)).sum(-1).flatten(1)
-        scores = leaky_relu(spread(self.entries(graph), source, recipient), SLOPE)
+        scores = leaky_relu(pair_sums(self.entries(graph), source, recipient), SLOPE)
         return Attended(messages.flatten(1), segment_softmax(self.entries(graph), scores))
 
     def final_attention(self, p: Parameters, graph: Graph, state: State) -> Tensor:
         vectors = torch.cat([p["conv2.att_src"], p["conv2.att_dst"]], dim=1).squeeze(2)
         folded = torch.bmm(p["conv2.lin.weight"], vectors.transpose(1, 2))
         source, recipient = times(state, folded).unbind(2)
-        scores = leaky_relu(spread(self.entries(graph), source, recipient), SLOPE)
+        scores = leaky_relu(pair_sums(self.entries(graph), source, recipient), SLOPE)
         return segment_softmax(self.entries(graph), scores)
 
 

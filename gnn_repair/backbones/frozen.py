@@ -132,13 +132,13 @@ class Frozen:
         lines = [
             f"Frozen {self.backbone.title} on {self.data.get('name') or 'a graph'}: "
             f"{members} {'member' if members == 1 else 'members'} "
-            f"(splits {listed(self.splits)}), {nodes:,} nodes, {classes} classes, "
+            f"(splits {number_list(self.splits)}), {nodes:,} nodes, {classes} classes, "
             f"{sum(value[0].numel() for value in self.parameters.values()):,} parameters each",
-            f"  epochs kept: {listed(self.best_epoch.tolist())}",
+            f"  epochs kept: {number_list(self.best_epoch.tolist())}",
         ]
         wild = self.diverged.nonzero().view(-1).tolist()
         return "\n".join(
-            lines + [f"  diverged: splits {listed(self.splits[s] for s in wild)}"] * bool(wild)
+            lines + [f"  diverged: splits {number_list(self.splits[s] for s in wild)}"] * bool(wild)
         )
 
     @property
@@ -251,7 +251,7 @@ class Frozen:
         }
 
 
-def listed(numbers: Iterable[int]) -> str:
+def number_list(numbers: Iterable[int]) -> str:
     """Such as ``0, 3, 4``."""
     return ", ".join(str(number) for number in numbers)
 

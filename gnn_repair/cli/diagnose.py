@@ -43,7 +43,7 @@ def diagnose(
     labelled nodes where there is none.
     """
     check_outputs((csv, ROWS), (report, PAGE))
-    found = diagnosed(factory)
+    found = run_diagnosis(factory)
     for path, write in ((csv, found.to_csv), (report, found.report)):
         if path is not None:
             typer.echo(f"{write(path)}", err=True)
@@ -67,7 +67,7 @@ def diagnose(
 
 
 @printing_to_stderr()
-def diagnosed(factory: str) -> Diagnosis:
+def run_diagnosis(factory: str) -> Diagnosis:
     """The diagnosis of what the user's function gives, with progress on stderr."""
     from gnn_repair.diagnosis import diagnose as ask
 

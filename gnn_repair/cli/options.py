@@ -192,11 +192,11 @@ def emit(rows: Sequence[Mapping[str, Any]], format: Format, title: str = "") -> 
     for row in rows:
         table.add_row(*(Text(_cell(row[column])) for column in columns))
     console = Console()
-    console.width = max(console.width, unbounded(console, table).minimum)
+    console.width = max(console.width, full_width(console, table).minimum)
     console.print(table)
 
 
-def unbounded(console: Console, table: Table) -> Measurement:
+def full_width(console: Console, table: Table) -> Measurement:
     """How wide a table is: no cell is ever cut off, a narrow terminal wraps lines instead."""
     return console.measure(table, options=console.options.update(width=10_000))
 

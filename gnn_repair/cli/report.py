@@ -16,7 +16,7 @@ import typer
 
 from gnn_repair.catalog import DATASETS
 from gnn_repair.cli import options, user_code
-from gnn_repair.cli.diagnose import diagnosed
+from gnn_repair.cli.diagnose import run_diagnosis
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.published import TITLES
@@ -93,7 +93,7 @@ def report(
             raise InputError(
                 f"{factory} is a model of your own; give --out alone with it, or --title, too"
             )
-        typer.echo(diagnosed(factory).report(out, title=title))
+        typer.echo(run_diagnosis(factory).report(out, title=title))
         return
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")

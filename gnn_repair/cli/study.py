@@ -35,12 +35,12 @@ from gnn_repair.cli.options import (
     check_outputs,
     chosen_protocol,
     emit,
+    full_width,
     numbers,
     one_of,
-    unbounded,
 )
 from gnn_repair.errors import InputError
-from gnn_repair.published import TITLES, counted
+from gnn_repair.published import TITLES, count_of
 from gnn_repair.results.averages import Entry, Sheet, Table, without_published, without_spread
 from gnn_repair.results.records import all_runs
 from gnn_repair.results.rendering import (
@@ -124,9 +124,9 @@ def run(
             watcher=progress,
             keep_models=keep_models.value,
         )
-    failed = counted(len(outcome.failures), "case")
+    failed = count_of(len(outcome.failures), "case")
     typer.echo(
-        f"{counted(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
+        f"{count_of(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
         f"failed (protocol {outcome.protocol}, store {store})"
     )
     found = source()
@@ -317,7 +317,7 @@ def print_tables(tables: Iterable[Table]) -> None:
     for table in tables:
         for sheet in table.sheets:
             grid = _grid(sheet)
-            console.width = max(console.width, unbounded(console, grid).maximum)
+            console.width = max(console.width, full_width(console, grid).maximum)
             console.print(f"{table.title}: {sheet.title}", style="bold", soft_wrap=True)
             console.print(grid)
             note = remark(sheet, "below it")

@@ -36,7 +36,7 @@ from gnn_repair.datasets.generated import generate_builtin
 from gnn_repair.datasets.splits import DRAWS, Draw, stratified_splits
 from gnn_repair.errors import DatasetError, GnnRepairError, InputError, ResourceError, SplitError
 from gnn_repair.files import load_tensors, save_tensors
-from gnn_repair.published import counted
+from gnn_repair.published import count_of
 
 SPLITS = 10
 _PATIENCE = 10.0  # seconds to wait for a sign of life before calling the machine offline
@@ -76,7 +76,9 @@ def load(spec: DatasetSpec, root: str | Path | None = None, draw: Draw = "torch"
     folder = data_root(root)
     fetch_missing(spec, folder)
     digests = verified_digests(spec, folder)
-    return cached(spec.name, classes, [draw, *digests], build=lambda: _parse(spec, folder, draw))
+    return load_or_build(
+        spec.name, classes, [draw, *digests], build=lambda: _parse(spec, folder, draw)
+    )
 
 
 def _parse(spec: DatasetSpec, folder: Path, draw: Draw) -> Data:
@@ -245,7 +247,7 @@ class CacheWarning(UserWarning):
     """A cached graph was damaged."""
 
 
-def cached(name: str, classes: int, made_of: list[str], build: Callable[[], Data]) -> Data:
+def load_or_build(name: str, classes: int, made_of: list[str], build: Callable[[], Data]) -> Data:
     """The graph ``build()`` makes, from the cache if it is there.
 
     ``made_of`` is what it depends on: the draw of its splits and its raw files' digests.
@@ -313,7 +315,7 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
     missing = missing_files(spec, root)
     if missing and not required:
         return DatasetCheck(
-            spec.name, "missing", nothing, f"{counted(len(missing), 'file')} missing"
+            spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing"
         )
     try:
         with warnings.catch_warnings(record=True) as said:
@@ -322,7 +324,7 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
     except InputError as error:
         if missing:
             return DatasetCheck(
-                spec.name, "missing", nothing, f"{counted(len(missing), 'file')} missing", error
+                spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing", error
             )
         return DatasetCheck(spec.name, f"differs: {error}", nothing, "differ", error)
     faults = [str(each.message) for each in said if each.category is CacheWarning]

@@ -40,7 +40,7 @@ from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
 from gnn_repair.checks import check_edges
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.pieces import EXACT, ONE_KIND, NodeNames, Outputs
-from gnn_repair.exposure.state import is_finite, preserved
+from gnn_repair.exposure.state import caches_preserved, is_finite
 from gnn_repair.exposure.value import Exposure
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -198,7 +198,7 @@ def _ends(relation: Relation, index: Any, kind: str) -> list[Tensor]:
             if named == kind]  # fmt: skip
 
 
-def listed(kinds: Any) -> str:
+def quoted_names(kinds: Any) -> str:
     """Such as ``'paper', 'author'``."""
     return ", ".join(repr(kind) for kind in kinds)
 
@@ -223,7 +223,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     return list(value.items()) if isinstance(value, Mapping) else []
 
 
-def typed_arguments_as_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def arguments_as_typed_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a model was called with, as a graph: dicts by node type and by relation; None: none."""
     dicts = [value for value in given.values() if isinstance(value, Mapping) and value]
     edges = next((d for d in dicts if all(isinstance(k, tuple) for k in d)), None)
@@ -233,7 +233,7 @@ def typed_arguments_as_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"x_dict": dict(features or {}), "edge_index_dict": dict(edges)}
 
 
-def copied(value: Any) -> Any:
+def shallow_copy(value: Any) -> Any:
     """A graph or dict that a forward may change unnoticed; its tensors are shared."""
     return copy.copy(value) if isinstance(value, BaseData | dict) else value
 
@@ -611,8 +611,8 @@ class _Arguments:
         """What the plan gives, with another argument or without some."""
         plan = self.plan if option is None else {**self.plan, name: option}
         try:
-            with preserved(self.model):
-                given = {n: copied(one.value) for n, one in plan.items() if n not in without}
+            with caches_preserved(self.model):
+                given = {n: shallow_copy(one.value) for n, one in plan.items() if n not in without}
                 out = self.model(**given)
         except Exception:
             return None  # not how anybody runs this model
@@ -685,7 +685,7 @@ def typed_arguments(
     parts = [_shown(name, source, f"{name}_dict") for name, (source, _) in given.items()]
 
     def fresh() -> dict[str, Any]:
-        return {name: copied(value) for name, (_, value) in given.items()}
+        return {name: shallow_copy(value) for name, (_, value) in given.items()}
 
     return fresh, f"forward({', '.join(parts)})"
 
@@ -749,7 +749,7 @@ class _TypedFinder:
 
 
 @contextmanager
-def explained(model: nn.Module, data: Any) -> Iterator[None]:
+def explaining_misfits(model: nn.Module, data: Any) -> Iterator[None]:
     """Where a run raises and data shows why, say this instead."""
     try:
         yield
@@ -844,7 +844,7 @@ def invocation(
 ) -> Invocation:
     """How the model is run on the data."""
     if forward is not None:
-        return Invocation(lambda: forward(model, copied(data)), BY_FORWARD)
+        return Invocation(lambda: forward(model, shallow_copy(data)), BY_FORWARD)
     if is_typed(data):
         fresh, text = typed_arguments(model, data, node_type)
         return Invocation(lambda: model(**fresh()), text)
@@ -857,7 +857,7 @@ def invocation(
     pair = tuple(field(data, name) for name in fields)
     if names and all(isinstance(one, Tensor) for one in pair):
         return Invocation(lambda: model(pair), f"forward(({', '.join(fields)}))")
-    return Invocation(lambda: model(**{n: copied(v) for n, v in arguments.items()}), text)
+    return Invocation(lambda: model(**{n: shallow_copy(v) for n, v in arguments.items()}), text)
 
 
 def _unpacked(model: nn.Module, parameter: str) -> tuple[str, ...]:
@@ -969,8 +969,8 @@ def _by_output(output: Any, counts: Mapping[str, int], labelled: Sequence[str]) 
     if chosen is None:
         choices = both or kinds or list(counts)
         raise InputError(
-            f"data has {len(counts)} types of nodes, and {listed(choices)} could be the one that "
-            f"is classified; say which with node_type={choices[0]!r}"
+            f"data has {len(counts)} types of nodes, and {quoted_names(choices)} could be the one "
+            f"that is classified; say which with node_type={choices[0]!r}"
         )
     return chosen
 
@@ -1008,7 +1008,7 @@ def _of_type(output: Any, node_type: str, counts: Mapping[str, int], classes: in
     if said.get(node_type) is None:
         spoken = [kind for kind, value in said.items() if value is not None]
         raise InputError(
-            f"the model returns nothing for {node_type!r}, only for {listed(spoken)}; choose "
+            f"the model returns nothing for {node_type!r}, only for {quoted_names(spoken)}; choose "
             "another node_type=, or pass data in which messages reach that type"
         )
     return said[node_type]
@@ -1055,7 +1055,7 @@ class ModelOnData:
         return self.data[kind]
 
 
-def on_data(
+def model_on_data(
     model: nn.Module, data: Any, forward: Forward | None, node_type: str | None
 ) -> ModelOnData:
     """The model on data, with the node type that is classified where there are several."""
@@ -1077,7 +1077,7 @@ def _on_typed(
 ) -> ModelOnData:
     counts = counts_of(data)
     if node_type is not None and (not isinstance(node_type, str) or node_type not in counts):
-        raise InputError(f"node_type is {node_type!r:.60}; choose one of {listed(counts)}")
+        raise InputError(f"node_type is {node_type!r:.60}; choose one of {quoted_names(counts)}")
     labelled = _labelled(data, counts)
     known = node_type or _only(labelled)
     plain = invocation(model, data, forward, known)
@@ -1093,7 +1093,7 @@ def _on_typed(
     return ModelOnData(model, data, call, counts[chosen], classes, graph)
 
 
-def as_batch(data: Any, model: nn.Module) -> Any:
+def batch_if_required(data: Any, model: nn.Module) -> Any:
     """A graph alone as a batch of one, where the model's forward asks for a batch vector."""
     asked = any(p.name in BATCHES and p.required for p in parameters_of(model)[1:])
     alone = batch_of_one(data) if asked else None
@@ -1107,7 +1107,7 @@ def batch_of_one(data: Any) -> Any | None:
     return Batch.from_data_list([data])
 
 
-def of_subgraph(exposure: Exposure, data: Any) -> Exposure:
+def name_sampled_nodes(exposure: Exposure, data: Any) -> Exposure:
     """The exposure with the graph's own node numbers where data is a sampled subgraph.
 
     ``data.n_id`` names the nodes. Where there is ``data.batch_size`` as well, as in the batches of
@@ -1177,7 +1177,7 @@ class Reading:
         return tensor.unsqueeze(1) if tensor.dim() == 1 else tensor
 
 
-def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
+def count_output_graphs(data: Any, output: Any, nodes: int | None) -> int | None:
     """How many graphs an output has rows for; None where it speaks of nodes.
 
     Where it speaks of both (logits of graphs beside embeddings of nodes), labels decide, and

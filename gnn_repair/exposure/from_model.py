@@ -26,34 +26,34 @@ from gnn_repair.exposure.calling import (
     ModelOnData,
     Reading,
     TypedGraph,
-    as_batch,
+    batch_if_required,
     batch_of_one,
     batches_of,
     check_expected,
     check_numbers,
     count_classes,
-    explained,
+    count_output_graphs,
+    explaining_misfits,
     field,
     field_names,
-    graphs_told,
     listed_graphs,
-    of_subgraph,
-    on_data,
+    model_on_data,
+    name_sampled_nodes,
     one_graph,
     read_output,
 )
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.exposure.heads.building import AS_REAL
-from gnn_repair.exposure.heads.head import affine_start, simplified
+from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
     TAKEN_OFF,
-    as_two_classes,
-    folded,
-    in_logits,
+    fold_affine,
     is_affine,
+    labels_as_logits,
+    logit_as_two_classes,
 )
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
-from gnn_repair.exposure.parts import joined
+from gnn_repair.exposure.parts import join_batches
 from gnn_repair.exposure.pieces import EXACT, Outputs, check_outputs
 from gnn_repair.exposure.record.analysis import Analysis, Filters, FinalSite, same_entries, site_of
 from gnn_repair.exposure.record.build import (
@@ -68,10 +68,10 @@ from gnn_repair.exposure.record.build import (
     group_words,
     holder_of,
     joined_blocks,
+    keep_sender_type,
     mixtures_of,
-    of_sender_type,
-    with_senders,
-    with_shared_contexts,
+    number_senders,
+    share_contexts,
 )
 from gnn_repair.exposure.record.recorder import (
     KnownTensor,
@@ -84,22 +84,22 @@ from gnn_repair.exposure.record.recorder import (
     values_of,
 )
 from gnn_repair.exposure.record.replay import (
-    Captured,
+    CapturedRun,
     CapturePlan,
     DivergedError,
     Replay,
-    captured,
+    capture_run,
     certify,
-    excused,
     random_admissible,
     redone,
+    residual_advice,
     residual_limit,
 )
 from gnn_repair.exposure.state import (
     KeptTable,
     alike,
-    changing,
-    emptied,
+    caches_emptied,
+    describe_nondeterminism,
     fingerprint_of_model,
     forget_propagations,
     holds_propagations,
@@ -189,9 +189,9 @@ def expose(
         raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
-    model = unwrapped(model)
+    model = unwrap(model)
     refuse_compiled(model)
-    wanted = Wanted(hops, tolerance, expected, outputs)
+    wanted = ExposeOptions(hops, tolerance, expected, outputs)
     data = listed_graphs(data)
     batches = batches_of(data)
     if batches is not None and len(batches) > 1:
@@ -200,15 +200,15 @@ def expose(
     lazy = lazy_parameters(model)
     exposed = partial(_expose_graph, model, lazy=lazy, calling=(forward, node_type), wanted=wanted)
     try:
-        found = exposed(data if forward is not None else as_batch(data, model))
-        return of_subgraph(found, data)
+        found = exposed(data if forward is not None else batch_if_required(data, model))
+        return name_sampled_nodes(found, data)
     except InputError as error:
         raised = error.__cause__ is not None and forward is None
         alone = batch_of_one(data) if raised and field(data, "batch_size") is None else None
         if alone is None:
             raise
         try:  # a graph alone, and the model reads its batch vector
-            return of_subgraph(exposed(alone), data)
+            return name_sampled_nodes(exposed(alone), data)
         except GnnRepairError:
             raise error from error.__cause__
 
@@ -219,10 +219,10 @@ def _expose_graph(
     *,
     lazy: list[str],
     calling: tuple[Forward | None, str | None],
-    wanted: Wanted,
+    wanted: ExposeOptions,
 ) -> Exposure:
-    with resting(model), torch.no_grad(), explained(model, data):
-        subject = on_data(model, data, *calling)
+    with resting(model), torch.no_grad(), explaining_misfits(model, data):
+        subject = model_on_data(model, data, *calling)
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
@@ -230,10 +230,10 @@ def _expose_graph(
     return found if calling[0] is None else replace(found, forward=calling[0])
 
 
-def _exposed(subject: ModelOnData, wanted: Wanted) -> Exposure:
+def _exposed(subject: ModelOnData, wanted: ExposeOptions) -> Exposure:
     """The exposure, unless the data's rows are whole graphs."""
     try:
-        return Exposing(subject, wanted).exposed()
+        return Exposer(subject, wanted).exposed()
     except ExposureRefused as error:
         fields = {name: field(subject.data, name) for name in field_names(subject.data)}
         cubes = {name: v for name, v in fields.items() if isinstance(v, Tensor) and v.dim() == 3}
@@ -252,15 +252,15 @@ def _expose_batches(
     model: nn.Module,
     batches: Sequence[Any],
     calling: tuple[Forward | None, str | None],
-    wanted: Wanted,
+    wanted: ExposeOptions,
 ) -> Exposure:
     """Each batch exposed and certified by itself; what is expected is of all their graphs."""
     parts: list[Exposure] = []
     each = replace(wanted, expected=None)
     with resting(model), torch.no_grad():
         for batch in batches:
-            with explained(model, batch):
-                parts.append(_exposed(on_data(model, batch, *calling), each))
+            with explaining_misfits(model, batch):
+                parts.append(_exposed(model_on_data(model, batch, *calling), each))
             if parts[0].graph_starts is None:
                 raise InputError(
                     f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
@@ -268,7 +268,7 @@ def _expose_batches(
                 )
             same: Any = parts[0].outputs
             each = replace(each, outputs=same)
-    exposure = joined(parts)
+    exposure = join_batches(parts)
     if wanted.expected is not None:
         told = exposure.frozen_logits[0].float()
         binary = told.shape[1] == 2 and not bool(told[:, 0].any())  # (0, z) of one logit z
@@ -278,7 +278,7 @@ def _expose_batches(
     return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The model itself where it stands in a wrapper that only spreads batches over devices."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         inner: nn.Module = model.module
@@ -299,7 +299,7 @@ def _check_members(expected: Any, exposure: Exposure) -> None:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExposeOptions:
     """How a model is exposed."""
 
     hops: str = "paths"
@@ -312,10 +312,10 @@ class Wanted:
     """Whether the exposure carries gradients for what the model is given."""
 
 
-class Exposing:
+class Exposer:
     """One model on the way to its exposure."""
 
-    def __init__(self, subject: ModelOnData, wanted: Wanted) -> None:
+    def __init__(self, subject: ModelOnData, wanted: ExposeOptions) -> None:
         self.subject, self.wanted, self.model = subject, wanted, subject.model
         self.read: Reading | None = None
         self.graphs: int | None = None
@@ -328,7 +328,7 @@ class Exposing:
 
     def run(self, recorder: Recorder | None = None) -> Tensor:
         """The logits [n, C]; the first time, what of the output they are is found out."""
-        with emptied(self.caches):
+        with caches_emptied(self.caches):
             output = self.subject.call()
         if self.read is None:
             with _disable_current_modes():
@@ -339,7 +339,7 @@ class Exposing:
         subject = self.subject
         rows, classes = subject.nodes, subject.classes
         if subject.graph is None:
-            self.graphs = graphs_told(subject.data, output, subject.nodes)
+            self.graphs = count_output_graphs(subject.data, output, subject.nodes)
             if self.graphs is not None:
                 rows = self.graphs
                 classes = count_classes(field(subject.data, "y"), rows) or subject.classes
@@ -433,13 +433,13 @@ class Exposing:
             first = logits if first is None else first
             gap = _gap(logits, first)
             if not gap <= 10 * EXACT[logits.dtype]:
-                raise ExposureRefused(changing(self.model, self.run, first, gap))
+                raise ExposureRefused(describe_nondeterminism(self.model, self.run, first, gap))
             try:
                 embedding = head.embedding(logits, self.kind)
                 return self._from_record(record, logits, embedding, recorder.store.values)
             except DivergedError as diverged:
                 if last:  # caches were filled by the first run
-                    told = changing(self.model, self.run, logits, diverged.gap)
+                    told = describe_nondeterminism(self.model, self.run, logits, diverged.gap)
                     raise ExposureRefused(told) from None
         raise AssertionError
 
@@ -485,7 +485,7 @@ class Exposing:
             plan = CapturePlan.of(analysis, sites, len(logits), analysis.mixing_after(sites))
             found = self._captured(analysis, sites, plan, logits, stored)
         except ExposureRefused:
-            for told in no_sums(analysis, self.modules):
+            for told in non_sum_reasons(analysis, self.modules):
                 raise ExposureRefused(told) from None
             raise
         stored.clear()
@@ -522,7 +522,7 @@ class Exposing:
         final, reached = analysis.final(size, self.outputs)
         if not final:
             self._look_behind_caches(analysis)
-            raise ExposureRefused(why_nothing(analysis, self.modules, self.subject, size))
+            raise ExposureRefused(no_mixture_reason(analysis, self.modules, self.subject, size))
         if self.wanted.hops == "paths" and self.graphs is None:
             steps = analysis.record.steps
 
@@ -562,18 +562,18 @@ class Exposing:
     def _captured(
         self, analysis: Analysis, sites: Sequence[FinalSite], plan: CapturePlan, logits: Tensor,
         stored: Mapping[int, Tensor],
-    ) -> Captured:  # fmt: skip
+    ) -> CapturedRun:  # fmt: skip
         record, device = analysis.record, logits.device
-        capture, output = captured(self.run, record, plan, device, self.where, stored)
+        capture, output = capture_run(self.run, record, plan, device, self.where, stored)
         self.check_same(output, logits)
         builder = capture.tracer.builder
         value, _ = builder.flat(capture.tracer.output(output))
-        operations = simplified(builder.operations, builder.widths, value)
+        operations = simplify(builder.operations, builder.widths, value)
         shifted = False
         if self.kind == "classes":
             operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
         extracted = affine_start(operations, plan.width, device)
-        return Captured(
+        return CapturedRun(
             analysis, sites, capture.kept, plan.offsets, extracted, shifted, capture.beside,
             capture.added,
         )  # fmt: skip
@@ -585,7 +585,7 @@ class Exposing:
         if not gap <= 10 * EXACT[logits.dtype]:
             raise DivergedError(gap)
 
-    def _built(self, found: Captured, logits: Tensor, embedding: Tensor | None) -> Exposure:
+    def _built(self, found: CapturedRun, logits: Tensor, embedding: Tensor | None) -> Exposure:
         with made_on(self.device):
             exposure, replay = self._assembled(found, logits, embedding)
         if self.wanted.certified:
@@ -594,11 +594,11 @@ class Exposing:
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         if self.wanted.gradients:
             exposure.__dict__.pop("mass", None)  # worked out by the certificate, without gradients
-        exposure = in_logits(exposure) if self.kind == "labels" else exposure
-        return as_two_classes(exposure) if self.binary else exposure
+        exposure = labels_as_logits(exposure) if self.kind == "labels" else exposure
+        return logit_as_two_classes(exposure) if self.binary else exposure
 
     def _assembled(
-        self, found: Captured, logits: Tensor, embedding: Tensor | None
+        self, found: CapturedRun, logits: Tensor, embedding: Tensor | None
     ) -> tuple[Exposure, Replay]:
         head, still = found.extracted.head, found.analysis.mixing_after(found.sites)
         channels = found.channels if head.operations else logits
@@ -607,7 +607,7 @@ class Exposing:
             return mixture, replay
         frozen = logits.double().unsqueeze(0)
         if is_affine(head):
-            exposure = folded(mixture, head, None)
+            exposure = fold_affine(mixture, head, None)
             # The model's own logits: apart by rounding, or by a shift common to a node's classes.
             fixed = exposure.fixed_logits + (frozen - exposure.frozen_logits)
             return replace(exposure, frozen_logits=frozen, fixed_logits=fixed), replay
@@ -619,7 +619,7 @@ class Exposing:
             raise ExposureRefused(f"{error}: {told}") from error
 
     def _mixture(
-        self, found: Captured, values: tuple[Tensor, Tensor], embedding: Tensor | None,
+        self, found: CapturedRun, values: tuple[Tensor, Tensor], embedding: Tensor | None,
         still: Sequence[int],
     ) -> tuple[Exposure, Replay]:  # fmt: skip
         """The mixture in the channels that what follows reads, and the model run with it.
@@ -635,7 +635,7 @@ class Exposing:
             analysis.record.forget()  # otherwise it may be analysed again
         if pooled:
             assert subject.nodes is not None
-            blocks, names = with_senders(blocks, subject.nodes)
+            blocks, names = number_senders(blocks, subject.nodes)
         made: list[list[Mixture]] = []
         sorted_entries: dict[tuple[int, int], SortedEntries] = {}  # heads share theirs
         named = group_words(analysis, self.modules, blocks, subject.graph, pooled)
@@ -650,7 +650,7 @@ class Exposing:
             senders, entries = names.count(self.spaces.total), sorted_entries[key]
             made.append(mixtures_of(block, group, weight, context, senders, entries))
         if subject.graph is not None:
-            made = with_shared_contexts(made)
+            made = share_contexts(made)
         own = set().union(*(site.sums | analysis.normalisers(site) for site in sites))
         starts = None
         if self.graphs is not None:
@@ -691,7 +691,7 @@ class Exposing:
         reduction = analysis.record.steps[place].reduction
         return reduction is not None and reduction.size == self.graphs
 
-    def _blocks(self, sites: Sequence[FinalSite], found: Captured) -> list[Block]:
+    def _blocks(self, sites: Sequence[FinalSite], found: CapturedRun) -> list[Block]:
         """The blocks of all sites; sums of one convolution with the same coefficients are one."""
         blocks: list[Block] = []
         known: list[tuple[str, FinalSite, int]] = []
@@ -713,7 +713,7 @@ class Exposing:
             blocks += several
         blocks = [block for block in blocks if len(block.recipients)] or blocks[:1]
         graph = self.subject.graph
-        return blocks if graph is None else [of_sender_type(block, graph) for block in blocks]
+        return blocks if graph is None else [keep_sender_type(block, graph) for block in blocks]
 
     @property
     def binary(self) -> bool:
@@ -729,7 +729,7 @@ class Exposing:
 
     def where(self, module: str) -> str:
         """Such as ```conv1` (GCNConv)``."""
-        return titled(self.modules, module)
+        return module_title(self.modules, module)
 
     def _look_behind_caches(self, analysis: Analysis) -> None:
         """Have the model make anew what its modules keep between runs; ``DivergedError`` then."""
@@ -763,7 +763,7 @@ class Exposing:
             raise ExposureRefused(
                 f"run with reweighted messages in {names} the model differs from what was read off "
                 f"it by {residual:.1e} of what they move, more than {limit:.0e}; "
-                + (coarse_words(replay.record) or excused(residual, logits.dtype))
+                + (coarse_words(replay.record) or residual_advice(residual, logits.dtype))
             )
         return residual
 
@@ -787,7 +787,7 @@ def _without_shift(
     return (rest, True) if is_affine(HeadGraph(width, tuple(rest))) else (operations, False)
 
 
-def _read_by_head(found: Captured) -> list[FinalSite]:
+def _read_by_head(found: CapturedRun) -> list[FinalSite]:
     """The sites that what follows reads at all."""
     read = []
     for site in found.sites:
@@ -807,7 +807,7 @@ ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "com
 """Attributes by which convolutions show that a node's own input enters beside the aggregate."""
 
 
-def titled(modules: Mapping[str, nn.Module], name: str) -> str:
+def module_title(modules: Mapping[str, nn.Module], name: str) -> str:
     """Such as ```conv1` (GCNConv)``."""
     held, module = holder_of(modules, name)
     kind = type(module).__name__
@@ -856,14 +856,14 @@ SUMS = "only sums, means and attention can be reweighted"
 AS_ONE_SUM = "write it as one sum over messages"
 
 
-def why_nothing(
+def no_mixture_reason(
     analysis: Analysis, modules: Mapping[str, nn.Module], subject: ModelOnData, size: int
 ) -> str:
     """What stands in the way of a mixture."""
     name = type(subject.model).__name__
     mixing = analysis.beside([])
     noun = "node" if subject.graph is not None or size == subject.nodes else "graph"
-    for told in no_sums(analysis, modules):
+    for told in non_sum_reasons(analysis, modules):
         return told
     read = analysis.value(analysis.record.output).rows
     if analysis.pooled and mixing and len(read) > 1:
@@ -881,12 +881,12 @@ def why_nothing(
         if stacks and not analysis.pooled:
             step, count = stacks[-1]
             return (
-                f"{titled(modules, step.module)} sums by {operation_of(step)} into {count} × "
+                f"{module_title(modules, step.module)} sums by {operation_of(step)} into {count} × "
                 f"{every} rows, as for {count} relations one above the other; lay them out right "
                 f"behind the sum with nodes on an axis of their own, as .view({count}, {every}, -1)"
             )
         last = (named or several)[-1]
-        what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
+        what = f"{module_title(modules, last.module)} mixes nodes by {operation_of(last)}"
         if any(analysis.value(number).dtype.is_complex for number in (*last.reads, *last.outs)):
             return f"{what} of complex numbers; {AS_REAL}"
         if last.reduction is None and "batch_norm" in last.name:
@@ -915,7 +915,7 @@ def why_nothing(
         )
     for place in analysis.moved_in([], size):
         step = analysis.record.steps[place]
-        what = f"{titled(modules, step.module)} puts rows of other {noun}s into a {noun}'s by"
+        what = f"{module_title(modules, step.module)} puts rows of other {noun}s into a {noun}'s by"
         return f"{what} {operation_of(step)}; {AS_ONE_SUM}"
     told = (
         f"no aggregation happens in {name}'s forward: none of its PyTorch operations lets one "
@@ -931,7 +931,7 @@ def why_nothing(
     return f"{told}; where features were propagated beforehand, pass a forward= that propagates"
 
 
-def no_sums(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:
+def non_sum_reasons(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:
     """What to say of the aggregations that ran last, or as pools, and are no sums."""
     steps, pooled = analysis.record.steps, analysis.pooled
     last = 0 if pooled else max(analysis.beside([]), default=0)
@@ -941,7 +941,7 @@ def no_sums(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[st
         inside = holder_of(modules, name)[0] != name  # of a convolution, so that it is no pool
         if any(f"{at}.".startswith(f"{name}.") for at in ran) and what and not (pooled and inside):
             what = what.format("nodes of a graph" if pooled else "messages of a node")
-            yield f"{titled(modules, name)} {what}, no weighted sum of them; {SUMS}"
+            yield f"{module_title(modules, name)} {what}, no weighted sum of them; {SUMS}"
 
 
 def _types_reached(analysis: Analysis, graph: TypedGraph) -> set[str]:
@@ -1026,7 +1026,7 @@ class ExposurePlan:
         """
         refuse_compiled(model)
         self.model, self.node_type, self.classes = model, node_type, classes
-        self._wanted = Wanted(hops, outputs=outputs)
+        self._wanted = ExposeOptions(hops, outputs=outputs)
         self._weights: list[Tensor] | None = None
 
     def __call__(self, data: Any, forward: Forward, gradients: bool = False) -> Exposure:
@@ -1041,13 +1041,13 @@ class ExposurePlan:
         certified = not self._is_known()
         wanted = replace(self._wanted, certified=certified, gradients=gradients)
         with resting(self.model), torch.no_grad():
-            exposure = Exposing(self._subject(data, forward), wanted).exposed()
+            exposure = Exposer(self._subject(data, forward), wanted).exposed()
         if certified:
             self._weights = [tensor.detach().clone() for tensor in self._held()]
         return exposure
 
     def _subject(self, data: Any, forward: Forward) -> ModelOnData:
-        subject = on_data(self.model, data, forward, self.node_type)
+        subject = model_on_data(self.model, data, forward, self.node_type)
         return replace(subject, classes=subject.classes or self.classes)
 
     def _held(self) -> list[Tensor]:

@@ -31,7 +31,7 @@ class Focus(NamedTuple):
     """[t] int64: likewise for its terms."""
 
 
-def focused(exposure: Exposure, positions: Tensor) -> Focus:
+def focus(exposure: Exposure, positions: Tensor) -> Focus:
     """The part about the recipients at ``positions`` [n] int64, each once."""
     segments, terms = cut_terms(exposure.segments, exposure.num_groups, positions)
     rows, row_of = _kept(exposure.rows[terms], exposure.contributions.shape[1])
@@ -108,7 +108,7 @@ ONE_BATCH = "pass these graphs as one batch, with torch_geometric.data.Batch.fro
 OTHER_HEAD = f"the model's head differs from batch to batch; {ONE_BATCH}"
 
 
-def concatenated(kind: type[Exposure], parts: Sequence[Any]) -> Exposure:
+def concatenate_exposures(kind: type[Exposure], parts: Sequence[Any]) -> Exposure:
     """Exposures of one model on several subgraphs as one; see :meth:`Exposure.concatenate`."""
     parts = list(parts) if isinstance(parts, Iterable) else [parts]
     odd = [p for p in parts if not isinstance(p, kind) or p.head is not None]
@@ -138,7 +138,7 @@ def _sizes(part: Exposure) -> tuple[Any, ...]:
     return part.num_members, part.num_classes, part.state.shape[2], part.n_id is None
 
 
-def joined(parts: Sequence[Exposure]) -> Exposure:
+def join_batches(parts: Sequence[Exposure]) -> Exposure:
     """One exposure over the graphs of all batches, numbered one batch after the other."""
     heads = [part.head for part in parts if part.head is not None]
     if len(parts) == 1:

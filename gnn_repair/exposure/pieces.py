@@ -153,7 +153,7 @@ ONE_KIND = NodeNames()
 """The names in a graph whose nodes are all of one kind."""
 
 
-def recipients_called(names: NodeNames) -> str:
+def recipient_column(names: NodeNames) -> str:
     """The name of a frame's column of recipients: ``graph`` where these are classified."""
     return "graph" if names.recipient == "graph" else "node"
 

@@ -89,7 +89,7 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
     reversible = [m for m in modules if isinstance(m, InvertibleModule)]
     disabled = [module.disable for module in reversible]
     try:
-        with preserved(model):
+        with caches_preserved(model):
             model.eval()
             for parameter in real:
                 parameter.requires_grad_(False)
@@ -107,7 +107,7 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
+def caches_preserved(model: nn.Module) -> Iterator[None]:
     """Afterwards the convolutions' caches are what they were before."""
     modules = list(model.modules())
     kept = [(m, k, v) for m in modules for k, v in vars(m).items() if _is_transient(m, k)]
@@ -147,7 +147,9 @@ def forget_propagations(model: nn.Module) -> None:
                 module.cached = False
 
 
-def changing(model: nn.Module, run: Callable[[], Tensor], logits: Tensor, gap: float) -> str:
+def describe_nondeterminism(
+    model: nn.Module, run: Callable[[], Tensor], logits: Tensor, gap: float
+) -> str:
     """What to say of a model whose first ``logits`` were others in another run, by ``gap``."""
     seen = [run() for _ in range(2)]
     if all(torch.equal(one, logits) for one in seen):
@@ -199,7 +201,7 @@ def kept_tables(model: nn.Module, used: set[int]) -> list[KeptTable]:
 
 
 @contextmanager
-def emptied(tables: Sequence[KeptTable]) -> Iterator[None]:
+def caches_emptied(tables: Sequence[KeptTable]) -> Iterator[None]:
     """While open, the attributes are as before a first run."""
     kept = [table.holder[table.key] for table in tables]
     for table in tables:

@@ -61,7 +61,7 @@ def alike_groups(exposure: Exposure) -> tuple[list[list[int]], list[Tensor]]:
     return classes, terms
 
 
-def tied(exposure: Exposure) -> Exposure:
+def tie_groups(exposure: Exposure) -> Exposure:
     """The exposure in which groups that weigh the same senders alike are one."""
     classes, terms = alike_groups(exposure)
     if exposure.num_groups == 1:

@@ -28,7 +28,7 @@ from torch import Tensor
 import gnn_repair
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import HeadGraph
-from gnn_repair.exposure.parts import concatenated, local_values
+from gnn_repair.exposure.parts import concatenate_exposures, local_values
 from gnn_repair.exposure.pieces import (
     EXACT,
     ONE_KIND,
@@ -44,11 +44,11 @@ from gnn_repair.exposure.pieces import (
     slices,
     through_head,
 )
-from gnn_repair.exposure.tying import TIED, tied
+from gnn_repair.exposure.tying import TIED, tie_groups
 from gnn_repair.exposure.views import describe, one_line, read_pieces, term_frame, write_exposure
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
-from gnn_repair.notebook import shown
+from gnn_repair.notebook import html_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -399,7 +399,7 @@ class Exposure:
         per recipient at most: such as pools of the same nodes after every layer. The joined group
         has the mass of the first, and a message contributes what it does in all of them.
         """
-        return tied(self)
+        return tie_groups(self)
 
     @staticmethod
     def concatenate(parts: Sequence[Exposure]) -> Exposure:
@@ -408,7 +408,7 @@ class Exposure:
         Nothing is merged: a node that several parts hold stands there once for each, with the
         state that it had there, and ``n_id`` says who it is.
         """
-        return concatenated(Exposure, parts)
+        return concatenate_exposures(Exposure, parts)
 
     def local(self, values: Tensor) -> Tensor:
         """Values of the graph's nodes (labels, a mask) as values of this exposure's nodes.
@@ -468,7 +468,7 @@ class Exposure:
         return term_frame(self, nodes, member)
 
     def _repr_html_(self) -> str:
-        return shown(self)
+        return html_view(self)
 
     # Files ------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import ANSWERS, followed_by, kind_of, read_head, write_head
-from gnn_repair.exposure.pieces import NOUNS, OPTIONAL, PIECES, recipients_called, reconstruction
+from gnn_repair.exposure.pieces import NOUNS, OPTIONAL, PIECES, recipient_column, reconstruction
 from gnn_repair.exposure.tying import alike_groups
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 
@@ -110,7 +110,7 @@ def _size(exposure: Exposure, group: int) -> str:
     if mass.numel():
         low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
         text += f", mass {low}" if low == high else f", mass {low} to {high}"
-    noun = recipients_called(exposure.names)
+    noun = recipient_column(exposure.names)
     return text + (f", absent at {absent:,} {noun}{'s' * (absent > 1)}" if absent else "")
 
 
@@ -119,7 +119,7 @@ def _spread(exposure: Exposure) -> str:
     if counts.numel() == 0:
         return "none"
     low, high, mean = int(counts.min()), int(counts.max()), float(counts.double().mean())
-    noun = recipients_called(exposure.names)
+    noun = recipient_column(exposure.names)
     if low == high:
         return f"{low:,} per {noun}"
     return f"{low:,} to {high:,} per {noun}, {mean:.1f} on average"

@@ -7,23 +7,23 @@ reference, beside kernels for the CPU (``cpu``) and for a GPU (``…_gpu``).
 
 from gnn_repair.kernels.aggregate import (
     Pattern,
-    compiled,
     drop,
+    kernel_module,
     mix,
     pair_scores,
+    pair_sums,
     segment_softmax,
-    spread,
 )
 from gnn_repair.kernels.sets import drop_rows, row_hash
 
 __all__ = [
     "Pattern",
-    "compiled",
     "drop",
     "drop_rows",
+    "kernel_module",
     "mix",
     "pair_scores",
+    "pair_sums",
     "row_hash",
     "segment_softmax",
-    "spread",
 ]

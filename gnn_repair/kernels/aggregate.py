@@ -97,7 +97,7 @@ def _row_ends(rows: Tensor, count: int) -> Tensor:
 # Which compiled kernels work on a tensor, and the sizes of what they are given -------------------
 
 
-def compiled(operations: str, tensor: Tensor) -> Any:
+def kernel_module(operations: str, tensor: Tensor) -> Any:
     """The module of kernels for such tensors; None: plain PyTorch does the work."""
     kind, dtype = tensor.device.type, tensor.dtype
     if kind == "cpu" and operations in ON_CPU and dtype in (torch.float32, torch.float64):
@@ -149,7 +149,7 @@ def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
     check_sizes("coefficients", coefficients, pattern.indices.numel(), None)
     check_sizes("table", table, pattern.num_columns, None)
     check_groups("table", table.shape[1], coefficients.shape[1])
-    if compiled("aggregate", table) is None:
+    if kernel_module("aggregate", table) is None:
         return plain_mix(pattern, coefficients, table)
     return _Mix.apply(pattern, coefficients, table)  # type: ignore[no-untyped-call]
 
@@ -157,7 +157,7 @@ def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
 def segment_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     """Softmax of ``scores`` [T, G] over the entries of each row."""
     check_sizes("scores", scores, pattern.indices.numel(), None)
-    if compiled("aggregate", scores) is None:
+    if kernel_module("aggregate", scores) is None:
         return plain_softmax(pattern, scores)
     return _SegmentSoftmax.apply(pattern, scores)  # type: ignore[no-untyped-call]
 
@@ -184,18 +184,18 @@ def pair_scores(
     check_groups("attention", attention.numel(), groups)
     check_sizes("source", source, pattern.num_columns, attention.numel())
     check_sizes("recipient", recipient, pattern.num_rows, attention.numel())
-    if compiled("aggregate", source) is None:
+    if kernel_module("aggregate", source) is None:
         return plain_pair_scores(pattern, attention, source, recipient, groups, slope)
     return _PairScores.apply(  # type: ignore[no-untyped-call]
         pattern, attention, source, recipient, groups, slope
     )
 
 
-def spread(pattern: Pattern, by_source: Tensor, by_recipient: Tensor) -> Tensor:
+def pair_sums(pattern: Pattern, by_source: Tensor, by_recipient: Tensor) -> Tensor:
     """by_source[source] + by_recipient[recipient] for every entry, [T, G]."""
     check_sizes("by_source", by_source, pattern.num_columns, None)
     check_sizes("by_recipient", by_recipient, pattern.num_rows, by_source.shape[1])
-    if compiled("aggregate", by_source) is None:
+    if kernel_module("aggregate", by_source) is None:
         return by_source[pattern.indices] + by_recipient[pattern.recipients]
     return _Spread.apply(pattern, by_source, by_recipient)  # type: ignore[no-untyped-call]
 
@@ -270,14 +270,14 @@ class _Mix(torch.autograd.Function):
         coefficients, table = coefficients.contiguous(), table.contiguous()
         ctx.pattern = pattern
         ctx.save_for_backward(coefficients, table)
-        return compiled("aggregate", table).mix(pattern, pattern.identity, coefficients, table)
+        return kernel_module("aggregate", table).mix(pattern, pattern.identity, coefficients, table)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         coefficients, table = ctx.saved_tensors
         gradient = gradient.contiguous()
-        kernels = compiled("aggregate", table)
+        kernels = kernel_module("aggregate", table)
         by_coefficients = by_table = None
         if ctx.needs_input_grad[1]:
             by_coefficients = kernels.dot(ctx.pattern, gradient, table, coefficients.shape[1])
@@ -291,7 +291,9 @@ class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pattern: Pattern, scores: Tensor) -> Tensor:
         ctx.pattern = pattern
-        shares: Tensor = compiled("aggregate", scores).segment_softmax(pattern, scores.contiguous())
+        shares: Tensor = kernel_module("aggregate", scores).segment_softmax(
+            pattern, scores.contiguous()
+        )
         ctx.save_for_backward(shares)
         return shares
 
@@ -299,7 +301,7 @@ class _SegmentSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         (shares,) = ctx.saved_tensors
-        kernels = compiled("aggregate", shares)
+        kernels = kernel_module("aggregate", shares)
         return None, kernels.segment_softmax_gradient(ctx.pattern, shares, gradient.contiguous())
 
 
@@ -319,7 +321,7 @@ class _PairScores(torch.autograd.Function):
         )
         ctx.pattern, ctx.slope = pattern, slope
         ctx.save_for_backward(attention, source, recipient)
-        return compiled("aggregate", source).pair_scores(
+        return kernel_module("aggregate", source).pair_scores(
             pattern, attention, source, recipient, slope, groups
         )
 
@@ -327,7 +329,11 @@ class _PairScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         attention, source, recipient = ctx.saved_tensors
-        kernels, slope, gradient = compiled("aggregate", source), ctx.slope, gradient.contiguous()
+        kernels, slope, gradient = (
+            kernel_module("aggregate", source),
+            ctx.slope,
+            gradient.contiguous(),
+        )
         pattern: Pattern = ctx.pattern
         by_recipient, by_attention = kernels.pair_gradient(
             pattern, pattern.identity, attention, recipient, source, slope, gradient
@@ -348,7 +354,7 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
-        kernels, gradient = compiled("aggregate", gradient), gradient.contiguous()
+        kernels, gradient = kernel_module("aggregate", gradient), gradient.contiguous()
         pattern: Pattern = ctx.pattern
         transposed, order = pattern.transposed
         by_source = kernels.segment_sum(transposed, order, gradient)

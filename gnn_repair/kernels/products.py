@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.aggregate import Pattern, compiled
+from gnn_repair.kernels.aggregate import Pattern, kernel_module
 from gnn_repair.kernels.sets import ReadRows
 
 ALIGNMENT = 16
@@ -42,7 +42,7 @@ class SharedRows:
     def __init__(self, x: Tensor) -> None:
         self.dense = x
         self.rows, self.width = x.shape
-        self.kernels = compiled("products", x)
+        self.kernels = kernel_module("products", x)
         """None where rows are multiplied as they are, without pieces."""
         high = x.bfloat16()
         low = (x - high.float()).bfloat16()
@@ -88,7 +88,7 @@ def product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Te
         weight: [S, d + k, H], or [S, k, H] where nothing is shared.
         shared: X.
     """
-    if compiled("products", own) is None or (own.requires_grad and shared is None):
+    if kernel_module("products", own) is None or (own.requires_grad and shared is None):
         return plain_product(own, weight, shared)
     return _Product.apply(own, weight, shared)  # type: ignore[no-untyped-call]
 
@@ -139,7 +139,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (own,) = ctx.saved_tensors
         upstream = upstream.contiguous()
-        by_own = compiled("products", own).tall_gradient(own, upstream)
+        by_own = kernel_module("products", own).tall_gradient(own, upstream)
         if ctx.shared is None:
             return None, by_own, None
         return None, torch.cat([ctx.shared.gradient(upstream), by_own], dim=1), None

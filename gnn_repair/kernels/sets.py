@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.aggregate import check_sizes, compiled
+from gnn_repair.kernels.aggregate import check_sizes, kernel_module
 
 BOUND = 4.0
 """Scores and shifts are BOUND · tanh(·)."""
@@ -151,7 +151,7 @@ def tilt(
 def rows_read(sets: TermSets, targets: Tensor, rows: int) -> ReadRows:
     """Which of ``rows`` rows the terms of targets [S, L] read."""
     check_sizes("targets", targets, None, None)
-    kernels = compiled("sets", sets.coefficients)
+    kernels = kernel_module("sets", sets.coefficients)
     if targets.device.type == "cuda" and kernels is not None:
         return kernels.rows_read(sets, targets, rows)
     at = unroll(sets, targets)
@@ -172,7 +172,7 @@ def compare(
     check_sizes("sources", sources, recipients.shape[0], None, recipients.shape[2])
     if _plain(recipients, recipients, sources):
         return plain_compare(segments, columns, recipients, sources)
-    return compiled("sets", recipients).compare(segments, columns, recipients, sources)
+    return kernel_module("sets", recipients).compare(segments, columns, recipients, sources)
 
 
 def _check_layer(sets: TermSets, targets: Tensor, layer: Layer) -> None:
@@ -208,7 +208,7 @@ def row_hash(seed: Tensor, row: Tensor) -> Tensor:
     return mixed_hash(mixed_hash(seed & LOW) ^ ((row * 0x9E3779B1) & LOW))
 
 
-def kept(seed: Tensor, share: float, row: Tensor, channels: int) -> Tensor:
+def keep_mask(seed: Tensor, share: float, row: Tensor, channels: int) -> Tensor:
     """Which channels of which rows survive when ``share`` is dropped, bool [rows, channels]."""
     channel = torch.arange(channels, device=row.device)
     value = mixed_hash((row_hash(seed, row).unsqueeze(1) + channel * 0x9E3779B9) & LOW)
@@ -220,7 +220,7 @@ def drop_rows(values: Tensor, share: float, seed: Tensor) -> Tensor:
 
     Row l has the same mask whatever L is, so padding does not change what a member draws.
     """
-    if compiled("sets", values) is None:
+    if kernel_module("sets", values) is None:
         return drop_rows_plainly(values, share, seed)
     return _DropRows.apply(values, share, seed)  # type: ignore[no-untyped-call]
 
@@ -228,7 +228,7 @@ def drop_rows(values: Tensor, share: float, seed: Tensor) -> Tensor:
 def drop_rows_plainly(values: Tensor, share: float, seed: Tensor) -> Tensor:
     """The same in PyTorch's own operations: the reference."""
     rows = torch.arange(values.shape[1], device=values.device)
-    mask = kept(seed, share, rows, values.shape[2]).to(values.dtype)
+    mask = keep_mask(seed, share, rows, values.shape[2]).to(values.dtype)
     return values * (mask / (1 - share))
 
 
@@ -239,7 +239,7 @@ def _plain(values: Tensor, *frozen: Tensor) -> bool:
     """Whether the plain forms do the work: kernels give no gradients of what is frozen while a
     repair learns."""
     varies = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in frozen)
-    return varies or compiled("sets", values) is None
+    return varies or kernel_module("sets", values) is None
 
 
 class Unrolled(NamedTuple):
@@ -276,7 +276,7 @@ def hidden(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, at: 
     active = (recipient + source + cosine + distance).relu()
     if dropout.threshold == 0:
         return active
-    mask = kept(dropout.seed, dropout.share, at.term, active.shape[1])
+    mask = keep_mask(dropout.seed, dropout.share, at.term, active.shape[1])
     return active * mask * dropout.scale
 
 
@@ -342,13 +342,13 @@ class _Pool(torch.autograd.Function):
         layer = Layer(*(table.contiguous() for table in tables))
         ctx.sets, ctx.dropout = sets, dropout
         ctx.save_for_backward(targets, *layer)
-        return compiled("sets", layer.source).pool(sets, targets, layer, dropout)
+        return kernel_module("sets", layer.source).pool(sets, targets, layer, dropout)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         targets, *tables = ctx.saved_tensors
-        gradients = compiled("sets", gradient).pool_gradient(
+        gradients = kernel_module("sets", gradient).pool_gradient(
             ctx.sets, targets, Layer(*tables), ctx.dropout, gradient.contiguous()
         )
         return None, None, None, *gradients
@@ -367,7 +367,7 @@ class _Tilt(torch.autograd.Function):
         output, bias, *tables = (value.contiguous() for value in trained)
         layer, scorer = Layer(*tables), Scorer(output, bias)
         ctx.sets, ctx.dropout = sets, dropout
-        kernels = compiled("sets", output)
+        kernels = kernel_module("sets", output)
         out, raw = kernels.tilt(sets, targets, layer, scorer, contributions, dropout)
         ctx.save_for_backward(targets, contributions, raw, *scorer, *layer)
         return out
@@ -376,7 +376,7 @@ class _Tilt(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         targets, contributions, raw, output, bias, *tables = ctx.saved_tensors
-        gradients = compiled("sets", gradient).tilt_gradient(
+        gradients = kernel_module("sets", gradient).tilt_gradient(
             ctx.sets, targets, Layer(*tables), Scorer(output, bias), contributions, ctx.dropout,
             raw, gradient.contiguous(),
         )  # fmt: skip
@@ -390,10 +390,10 @@ class _DropRows(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, share: float, seed: Tensor) -> Tensor:
         ctx.share = share
         ctx.save_for_backward(seed)
-        return compiled("sets", values).drop_rows(values.detach().contiguous(), seed, share)
+        return kernel_module("sets", values).drop_rows(values.detach().contiguous(), seed, share)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        kernels, values = compiled("sets", upstream), upstream.contiguous()
+        kernels, values = kernel_module("sets", upstream), upstream.contiguous()
         return kernels.drop_rows(values, *ctx.saved_tensors, ctx.share), None, None

@@ -30,9 +30,9 @@ from gnn_repair.oracle.problems import (
     Problems,
     Tables,
     instance,
-    on_terms,
+    select_terms,
 )
-from gnn_repair.oracle.solution import Solution, solution_of, with_answers
+from gnn_repair.oracle.solution import Solution, replace_answers, solution_of
 from gnn_repair.published import REACHABLE
 
 ACCEPT = 1e-10
@@ -73,7 +73,7 @@ def solve_with_second_attempts(
         return whole
     left = asked.taken(stuck)
     lps = [_instance(tables, left, i) for i in range(len(left))]
-    kept = [undominated(problem) for problem in lps]
+    kept = [undominated_terms(problem) for problem in lps]
     found, highs = _without_dominated(tables, left, lps, kept), Highs()
     for i, problem in enumerate(lps):
         if found[i].status == FAILED:
@@ -81,8 +81,8 @@ def solve_with_second_attempts(
             if all(np.isfinite(x).all() for x in (reduced.columns, reduced.fixed)):
                 found[i] = _carefully(reduced, first, found[i], highs)
             else:
-                found[i] = failed(problem, "its differences are beyond double precision")
-    return with_answers(whole, stuck, _packed(tables, left, found))
+                found[i] = no_answer(problem, "its differences are beyond double precision")
+    return replace_answers(whole, stuck, _packed(tables, left, found))
 
 
 def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> Solution:
@@ -118,13 +118,13 @@ def _without_dominated(
     tables: Tables, asked: Problems, lps: Sequence[Instance], kept: Sequence[NDArray[np.bool_]]
 ) -> list[Answer]:
     """Our own method on the terms that are kept; a failed answer where that does not settle it."""
-    found = [failed(problem, "our simplex method did not converge") for problem in lps]
+    found = [no_answer(problem, "our simplex method did not converge") for problem in lps]
     fewer = np.array([i for i, keep in enumerate(kept) if not keep.all()], np.int64)
     if not len(fewer):
         return found
     each = [lps[i].terms[kept[i]] for i in fewer]
     terms, owner = np.concatenate(each), np.repeat(np.arange(len(fewer)), [len(t) for t in each])
-    reduced = on_terms(tables, asked.position[fewer], owner, terms)
+    reduced = select_terms(tables, asked.position[fewer], owner, terms)
     lone = Problems(asked.member[fewer], np.arange(len(fewer)), asked.target[fewer])
     again = solve_tables(reduced, lone, 1)
     for k, i in enumerate(fewer):
@@ -183,14 +183,14 @@ def _exactly(problem: Instance, best: Answer) -> Answer:
     """γ in rational arithmetic, with λ and w rounded; uncertified where they do not show it."""
     exact = solve_exactly(problem, _start(problem, best))
     if exact is None:
-        return failed(problem, f"{best.reason}; too large or not finite for rational arithmetic")
+        return no_answer(problem, f"{best.reason}; too large or not finite for rational arithmetic")
     gamma, coefficients, weights = exact
     answer = finish(problem, coefficients, weights, ACCEPT)
     if answer.status == FAILED:
         return answer
     margin = _rounded(gamma)
     if not np.isfinite(margin):
-        return failed(problem, "the margin is beyond double precision")
+        return no_answer(problem, "the margin is beyond double precision")
     proof = _proof_of(problem, answer)
     if not proof.meets(ACCEPT) or not proof.near(margin, ACCEPT):
         reason = "λ and w, rounded to floats, do not show the margin that rational arithmetic found"
@@ -282,7 +282,7 @@ class Answer:
     reason: str = ""
 
 
-def failed(problem: Instance, reason: str) -> Answer:
+def no_answer(problem: Instance, reason: str) -> Answer:
     """No answer."""
     none, weights = np.empty(0, np.int64), np.zeros(len(problem.rivals) + 1)
     return Answer(np.nan, np.nan, weights, none, np.empty(0), FAILED, reason)
@@ -301,13 +301,13 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float) -> A
     totals = np.bincount(problem.group, shares, len(problem.mass))
     total = float(duals.sum())
     if not ((totals > 0) & np.isfinite(totals)).all() or not 0 < total < np.inf:
-        return failed(problem, "the solver's answer is not feasible")
+        return no_answer(problem, "the solver's answer is not feasible")
     coefficients = shares / totals[problem.group] * problem.mass[problem.group]
     duals = duals / total
     active = coefficients > 0
     proof = weigh(problem, coefficients, duals)
     if not np.isfinite(proof.bound - proof.margin):
-        return failed(problem, "the answer's numbers are beyond double precision")
+        return no_answer(problem, "the answer's numbers are beyond double precision")
     weights = np.zeros(len(problem.rivals) + 1)
     weights[problem.rivals] = duals
     terms, used = problem.terms[active], coefficients[active]
@@ -383,12 +383,12 @@ class Highs:
     ) -> Answer:
         """A basic optimum, or a failed answer with its reason; no column exceeds ``unit``."""
         if not len(problem.terms):  # nothing to reweight: its frozen margin
-            answer, worst = failed(problem, ""), int(problem.fixed.argmin())
+            answer, worst = no_answer(problem, ""), int(problem.fixed.argmin())
             answer.weights[problem.rivals[worst]] = 1.0
             margin = float(problem.fixed[worst])
             return replace(answer, margin=margin, bound=margin, status=FIXED)
         if not np.isfinite(problem.columns).all():
-            return failed(problem, "the LP's numbers are beyond double precision")
+            return no_answer(problem, "the LP's numbers are beyond double precision")
         shorter = self.load(problem, unit)
         status = self.run()
         if status != "Optimal":  # again from scratch: the tightest tolerances can be out of reach
@@ -397,7 +397,7 @@ class Highs:
             status = self.run()
             self._tolerate(TIGHT)
         if status != "Optimal":
-            return failed(problem, f"highspy says {status}")
+            return no_answer(problem, f"highspy says {status}")
         values, duals = self.read()
         return finish(problem, values[:-1] * shorter, -duals[: len(problem.rivals)], accept)
 
@@ -405,7 +405,7 @@ class Highs:
 # Terms that others dominate -----------------------------------------------------------------------
 
 
-def undominated(problem: Instance) -> NDArray[np.bool_]:
+def undominated_terms(problem: Instance) -> NDArray[np.bool_]:
     """[K]: the terms to keep, because no other of their group is nowhere worse; of equal ones the
     first.
 

@@ -19,7 +19,7 @@ from numpy import uint64
 
 from gnn_repair.errors import InputError
 from gnn_repair.kernel_cache import cached_njit
-from gnn_repair.oracle.problems import FAILED, FIXED, OPTIMAL, Problems, Tables, as_whole
+from gnn_repair.oracle.problems import FAILED, FIXED, OPTIMAL, Problems, Tables, whole_number
 from gnn_repair.oracle.simplex import (
     BOUNDS,
     CANDIDATES,
@@ -85,7 +85,7 @@ Result = TypeVar("Result")
 
 def check_threads(threads: Any) -> None:
     """Raise InputError unless it is a number of threads, or None for all cores."""
-    if threads is not None and as_whole(threads, "threads") < 1:
+    if threads is not None and whole_number(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
 
 
@@ -256,10 +256,10 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
         if not stuck:
             # The margin's own numbers settle nearly every LP; the bound's are asked for if not, or
             # if w is another than the one that was priced.
-            if not clipped and accepted(margin, bound, bound, size, 0.0):
+            if not clipped and accept(margin, bound, bound, size, 0.0):
                 return OPTIMAL, margin, bound, support
             bound, certain, other = _bound_anew(problem, beta, room, groups, weights)
-            if accepted(margin, bound, certain, size, other):
+            if accept(margin, bound, certain, size, other):
                 return OPTIMAL, margin, bound, support
         repairs += 1
         if repairs > REPAIRS or not refactor(room, groups, slots):
@@ -268,7 +268,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
 
 
 @kernel
-def accepted(margin, bound, certain, size, other):
+def accept(margin, bound, certain, size, other):
     """Whether bound and margin meet, and on the same side of the threshold of reach.
 
     ``size`` is that of the numbers the margin is the sum of, ``other`` that of the bound's;

@@ -32,7 +32,7 @@ from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import classes_for, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import F1, F1Counts
-from gnn_repair.notebook import shown
+from gnn_repair.notebook import html_view
 from gnn_repair.oracle.problems import (
     CAN,
     CANNOT,
@@ -55,7 +55,7 @@ from gnn_repair.oracle.rates import (
 )
 from gnn_repair.oracle.solution import Solution, require_class_answers, written_frame
 from gnn_repair.oracle.solver import solve
-from gnn_repair.published import counted
+from gnn_repair.published import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +107,7 @@ class ClassReach:
         parts = [f"{k}: {100 * p:.1f} %" for k, p in enumerate(share) if p > 0]
         left = int((~self.decided).sum())
         words = f"; {left:,} of {self.decided.size:,} undecided" if left else ""
-        of = counted(len(self.node), self.noun)
+        of = count_of(len(self.node), self.noun)
         return f"classes within reach of {of}: " + ", ".join(parts) + words
 
     __repr__ = __str__
@@ -183,7 +183,7 @@ class _Answers(ABC):
         return pd.DataFrame(self._rows())
 
     def _repr_html_(self) -> str:
-        return shown(self, self.to_frame())
+        return html_view(self, self.to_frame())
 
     def __str__(self) -> str:
         lines = self._lines() | ({"about": f"the {self.scope}"} if self.scope else {})
@@ -558,7 +558,7 @@ class Changes:
         return pd.DataFrame({"mass_moved": LIMITS, **shares})
 
     def _repr_html_(self) -> str:
-        return shown(self, self.to_frame())
+        return html_view(self, self.to_frame())
 
     def __str__(self) -> str:
         if not len(self.true):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.head import simplified
+from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Operation
 from gnn_repair.exposure.pieces import classes_for, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.value import Exposure, Replay
@@ -88,7 +88,7 @@ class Tables:
         return self.sources[self.rows[terms]].astype(np.int64), groups
 
 
-def on_terms(tables: Tables, position: Integers, owner: Integers, terms: Integers) -> Tables:
+def select_terms(tables: Tables, position: Integers, owner: Integers, terms: Integers) -> Tables:
     """Tables with a recipient for each of the q positions, on some of its terms.
 
     Args:
@@ -126,7 +126,7 @@ def check_number(value: Any, name: str) -> float:
     raise InputError(f"{name} must be a finite number, not {value!r}")
 
 
-def as_whole(value: Any, name: str) -> int:
+def whole_number(value: Any, name: str) -> int:
     """A whole number (NumPy's count, truth values do not), or InputError."""
     if not isinstance(value, bool | np.bool_):
         try:
@@ -260,7 +260,7 @@ def columns_for(count: int, outputs: Any) -> Integers:
     if isinstance(outputs, torch.Tensor | np.ndarray):
         outputs = outputs.tolist()
     one = outputs if isinstance(outputs, list | tuple | range | set) else [outputs]
-    chosen = np.unique([as_whole(number, "an output's number") for number in one])
+    chosen = np.unique([whole_number(number, "an output's number") for number in one])
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= count:
         raise InputError(f"outputs are numbered 0..{count - 1}; {outputs!r:.60} is not among them")
     return chosen.astype(np.int64)
@@ -309,10 +309,10 @@ def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.
     weight = frozen.new_zeros(2, exposure.num_classes)
     weight[1, output] = 1.0
     bias = torch.stack([torch.zeros_like(limit), -limit], -1)
-    return with_operations(exposure, Affine((0,), weight, bias))
+    return append_operations(exposure, Affine((0,), weight, bias))
 
 
-def with_operations(exposure: Exposure, *operations: Operation) -> Exposure:
+def append_operations(exposure: Exposure, *operations: Operation) -> Exposure:
     """The exposure of classes whose logits are made of the outputs of its head by further
     operations, which number their values from the outputs on."""
     assert exposure.head is not None
@@ -320,7 +320,7 @@ def with_operations(exposure: Exposure, *operations: Operation) -> Exposure:
     last = HeadGraph(exposure.num_classes, operations)
     moved = [replace(one, inputs=tuple(i + steps for i in one.inputs)) for one in operations]
     whole = HeadGraph(head.width, (*head.operations, *moved))
-    kept = simplified(whole.operations, whole.widths(), len(whole.operations))
+    kept = simplify(whole.operations, whole.widths(), len(whole.operations))
     whole = HeadGraph(head.width, tuple(kept))
     nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
     logits = last(exposure.frozen_logits[0], nodes)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, recipients_called
+from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, recipient_column
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
-from gnn_repair.notebook import ROWS, shown
+from gnn_repair.notebook import ROWS, html_view
 from gnn_repair.oracle.certificate import verify
 from gnn_repair.oracle.heads.proof import PREFIX, Proofs
 from gnn_repair.oracle.problems import (
@@ -34,9 +34,9 @@ from gnn_repair.oracle.problems import (
     Integers,
     Problems,
     Tables,
-    as_whole,
     entries_of,
     require_exposure,
+    whole_number,
 )
 from gnn_repair.oracle.witness import Witness
 from gnn_repair.published import ACTIVE, REACHABLE
@@ -228,10 +228,10 @@ class Solution:
 
     def for_node(self, node: int, member: int | None = None) -> tuple[Witness, ...]:
         """The answers about one node, one per solved output and member; print them."""
-        chosen = self.named(self.node) == as_whole(node, "node")
+        chosen = self.named(self.node) == whole_number(node, "node")
         where = ""
         if member is not None:
-            chosen &= self.member == as_whole(member, "member")
+            chosen &= self.member == whole_number(member, "member")
             where = f" by member {member}"
         if not chosen.any():
             raise InputError(f"{self.names.node(node)} was not solved{where}; add it to nodes")
@@ -252,7 +252,7 @@ class Solution:
             except (TypeError, ValueError) as error:
                 raise InputError(f"a solution cannot be cut by {index}: {error}") from error
             return self.taken(chosen)
-        place, count = as_whole(index, "an index of a solution"), len(self)
+        place, count = whole_number(index, "an index of a solution"), len(self)
         if not -count <= place < count:
             raise IndexError(f"question {place} does not exist; there are {count}")
         return self._witness(place % count)
@@ -334,7 +334,7 @@ class Solution:
 
     def save(self, path: str | Path) -> None:
         """Write the solution as one safetensors file."""
-        header, tensors = written(self)
+        header, tensors = to_file(self)
         save_tensors(path, KIND, header, tensors)
 
     @classmethod
@@ -342,7 +342,9 @@ class Solution:
         """Read what :meth:`save` wrote; everything that can be checked without the exposure is."""
         header, tensors = load_tensors(path, KIND, formerly=EARLIER)
         with contents_of(path):
-            return read(*((header, tensors) if "outputs" in header else earlier(header, tensors)))
+            return from_file(
+                *((header, tensors) if "outputs" in header else earlier(header, tensors))
+            )
 
     def to_frame(self, exposure: Any = None) -> pd.DataFrame:
         """One row per question, in words and numbers that survive a CSV file.
@@ -373,7 +375,7 @@ class Solution:
             return {"member": self.member, "link": self.node, **ends}
         output = "output" if self.outputs == "values" else NOUNS[self.outputs]
         nodes = self.named(self.node)
-        return {"member": self.member, recipients_called(self.names): nodes, output: self.target}
+        return {"member": self.member, recipient_column(self.names): nodes, output: self.target}
 
     def frozen(self, exposure: Any) -> dict[str, Any]:
         """What is predicted without reweighting (of labels: whether it is there), and the margin
@@ -407,7 +409,7 @@ class Solution:
         return rows
 
     def _repr_html_(self) -> str:
-        return shown(self, self[:ROWS].to_frame(), len(self))
+        return html_view(self, self[:ROWS].to_frame(), len(self))
 
     def __str__(self) -> str:
         verdict, support = self.verdict, self.support
@@ -458,7 +460,7 @@ def solution_of(
     )
 
 
-def with_answers(solution: Solution, places: Integers, others: Solution) -> Solution:
+def replace_answers(solution: Solution, places: Integers, others: Solution) -> Solution:
     """The same with the answers at ``places`` replaced."""
     chosen = np.arange(len(solution))
     chosen[places] = len(chosen) + np.arange(len(places))
@@ -535,7 +537,7 @@ WHOLE = 1e-6
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def written(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def to_file(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The words and arrays of a file; what could not be read back is rejected at once."""
     if solution.parts:
         raise InputError(
@@ -550,7 +552,7 @@ def written(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if solution.proofs is not None:
         arrays |= solution.proofs.arrays()
     tensors = {n: torch.from_numpy(np.ascontiguousarray(array)) for n, array in arrays.items()}
-    read(header, tensors)
+    from_file(header, tensors)
     return header, tensors
 
 
@@ -575,7 +577,7 @@ def earlier(
     return header, tensors
 
 
-def read(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Solution:
+def from_file(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Solution:
     """The solution of a file's words and arrays, once all of it holds."""
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
     proofs = {name: arrays.pop(name) for name in list(arrays) if name.startswith(PREFIX)}

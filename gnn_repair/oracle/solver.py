@@ -83,13 +83,13 @@ def solve(
     budget_of(effort)
     if isinstance(exposure, LinkExposure):
         asked = _about_links(exposure, y, nodes, threshold)
-        found = solve_labels_asked(exposure.mixture, asked, threshold, threads, effort)
+        found = solve_labels(exposure.mixture, asked, threshold, threads, effort)
         return named_links(exposure, found)
     require_exposure(exposure)
     if exposure.outputs != "classes":
         threshold = check_number(threshold, "threshold")
         asked = label_problems(exposure, y, nodes, labels, threshold)
-        return solve_labels_asked(exposure, asked, threshold, threads, effort)
+        return solve_labels(exposure, asked, threshold, threads, effort)
     if labels is not None or threshold != 0:
         raise InputError("labels and threshold are for outputs that stand for themselves")
     if exposure.head is not None:
@@ -109,7 +109,7 @@ def solve_oracle(exposure: Any, target: Any, nodes: Any = None, **options: Any) 
 # Labels and values --------------------------------------------------------------------------------
 
 
-def solve_labels_asked(
+def solve_labels(
     exposure: Exposure,
     asked: Problems,
     threshold: float,
@@ -120,7 +120,7 @@ def solve_labels_asked(
     if exposure.head is not None:
         outputs = np.unique(asked.target).tolist()
         parts = [solve_part(exposure, asked, output, threshold, effort) for output in outputs]
-        return joined(exposure, parts, asked, threshold)
+        return join_parts(exposure, parts, asked, threshold)
     tables = Tables.of(exposure)
     assert asked.wanted is not None
     signs = np.where(asked.wanted, 1.0, -1.0)
@@ -200,12 +200,12 @@ def solve_part(
     return OutputPart(output, threshold, solve_head(two, target, nodes, effort=effort))
 
 
-def joined(
+def join_parts(
     exposure: Exposure, parts: list[OutputPart], asked: Problems, threshold: float
 ) -> Solution:
     """The parts' answers as one solution, in the order in which they were asked."""
     return replace(
-        as_asked(asked, [part.solution for part in parts]),
+        in_order(asked, [part.solution for part in parts]),
         target=asked.target,
         wanted=asked.wanted,
         outputs=exposure.outputs,
@@ -215,7 +215,7 @@ def joined(
     )
 
 
-def as_asked(asked: Problems, answers: Sequence[Solution]) -> Solution:
+def in_order(asked: Problems, answers: Sequence[Solution]) -> Solution:
     """The answers about one output after another, in the order in which they were asked."""
     order = np.argsort(asked.target, kind="stable")
     return Solution.concatenate(answers).taken(np.argsort(order))

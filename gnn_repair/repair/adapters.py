@@ -27,7 +27,7 @@ from gnn_repair.repair.inputs import (
     PairWeights,
     RepairInputs,
     affine,
-    centred,
+    centre,
     encode,
     encoder_reads,
     pair_width,
@@ -202,7 +202,7 @@ class _Translation(TrainedRepair[FittedTranslation]):
         hidden = self.hidden_layer(p, inputs, tables, targets, noise).relu()
         raw = affine(p, "head.2", noise.head(hidden) if noise else hidden)
         shift = BOUND * raw.tanh()
-        return centred(shift) if inputs.outputs == "classes" else shift
+        return centre(shift) if inputs.outputs == "classes" else shift
 
     def hidden_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

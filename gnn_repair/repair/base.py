@@ -17,8 +17,14 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import Frozen
-from gnn_repair.backbones.frozen import STATISTICS, below, check_names, check_statistics, listed
-from gnn_repair.budget import adjusted, check_real, check_whole
+from gnn_repair.backbones.frozen import (
+    STATISTICS,
+    below,
+    check_names,
+    check_statistics,
+    number_list,
+)
+from gnn_repair.budget import check_real, check_whole, with_budget
 from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
@@ -32,24 +38,24 @@ from gnn_repair.files import (
     load_tensors,
     save_tensors,
 )
-from gnn_repair.notebook import shown
+from gnn_repair.notebook import html_view
 from gnn_repair.repair.inputs import Noise, RepairInputs
 from gnn_repair.repair.targets import (
     RepairTrainee,
     Targets,
     Task,
     around,
-    check_exposure_given,
     prepare,
+    require_exposure,
 )
 from gnn_repair.training import (
     LOG,
     Budget,
-    Fitted,
     FrozenDict,
     Listener,
     Parameters,
     ProgressCallback,
+    TrainingResult,
     fit,
     stack_parameters,
 )
@@ -94,7 +100,7 @@ class Repair(ABC, Generic[F]):
         for own in fields(self):
             name, value = own.name, getattr(self, own.name)
             if name == "budget":
-                object.__setattr__(self, name, adjusted(owner, value, epochs, lr))
+                object.__setattr__(self, name, with_budget(owner, value, epochs, lr))
             elif name == "dropout":
                 check_real(owner, name, value, 0, 1)
             elif name in LEAST and not (value is None and own.default is None):
@@ -142,7 +148,7 @@ class Repair(ABC, Generic[F]):
             val_mask: the former name of ``val``.
         """
         train, val = _renamed("train", train, train_mask), _renamed("val", val, val_mask)
-        check_exposure_given(exposure)
+        require_exposure(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
         place = choose_device(device)
@@ -286,7 +292,7 @@ class TrainedRepair(Repair[F]):
         ]
         return tuple((score.micro, score.macro) for score in scores)
 
-    def _warn_diverged(self, outcome: Fitted, copies: int) -> None:
+    def _warn_diverged(self, outcome: TrainingResult, copies: int) -> None:
         for row in outcome.diverged.nonzero().view(-1).tolist():
             warnings.warn(
                 f"{self.title} of member {row // copies} diverged; "
@@ -403,7 +409,7 @@ class FittedRepair(ABC, Generic[R]):
     def gradients(exposure: Exposure) -> Iterator[None]:
         """While open, gradients are on if they are on outside and the exposure has some; numbers
         keep their precision."""
-        check_exposure_given(exposure)
+        require_exposure(exposure)
         wanted = torch.is_grad_enabled() and exposure.frozen_logits.requires_grad
         with torch.set_grad_enabled(wanted), full_precision(exposure.recipients.device):
             yield
@@ -475,7 +481,7 @@ class FittedRepair(ABC, Generic[R]):
 
     def _matching(self, exposure: Exposure) -> Parameters:
         """Parameters and constants where the exposure is, once the two fit together."""
-        check_exposure_given(exposure)
+        require_exposure(exposure)
         self._check_sizes(exposure)
         self._check_model(exposure)
         place, dtype = exposure.recipients.device, exposure.state.dtype
@@ -528,7 +534,7 @@ class FittedRepair(ABC, Generic[R]):
         return pd.DataFrame({"member": range(self.num_members), **columns})
 
     def _repr_html_(self) -> str:
-        return shown(self, self.to_frame())
+        return html_view(self, self.to_frame())
 
     def __repr__(self) -> str:
         members = "1 member" if self.num_members == 1 else f"{self.num_members} members"
@@ -540,7 +546,7 @@ class FittedRepair(ABC, Generic[R]):
             means = [100 * sum(column) / len(self.f1) for column in zip(*self.f1, strict=True)]
             lines.append(f"  validation micro-F1 {means[0]:.1f} %, macro-F1 {means[1]:.1f} %")
         if bool((self.epochs_run > 0).any()):
-            lines.append(f"  epochs kept: {listed(self.best_epoch.tolist())}")
+            lines.append(f"  epochs kept: {number_list(self.best_epoch.tolist())}")
         kept = self.unchanged.nonzero().view(-1).tolist()
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
@@ -566,7 +572,7 @@ def starts(
 
 
 def _members(numbers: list[int]) -> str:
-    return f"{'member' if len(numbers) == 1 else 'members'} {listed(numbers)}"
+    return f"{'member' if len(numbers) == 1 else 'members'} {number_list(numbers)}"
 
 
 def about(exposure: Exposure) -> dict[str, Any]:
@@ -583,7 +589,7 @@ def about(exposure: Exposure) -> dict[str, Any]:
     }
 
 
-def untrained(exposure: Exposure) -> dict[str, Tensor]:
+def untrained_statistics(exposure: Exposure) -> dict[str, Tensor]:
     """The statistics of a repair that no training loop has seen."""
     zeros = torch.zeros(exposure.num_members, dtype=torch.long, device=exposure.recipients.device)
     return {"best_epoch": zeros, "epochs_run": zeros.clone(), "diverged": zeros.bool()}

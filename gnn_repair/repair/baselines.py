@@ -18,7 +18,7 @@ from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS
-from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained
+from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained_statistics
 from gnn_repair.repair.evidence import (
     DROPPED,
     LEAST_SCORE,
@@ -29,14 +29,14 @@ from gnn_repair.repair.evidence import (
 )
 from gnn_repair.repair.folds import (
     FOLDS,
-    averaged,
+    average_copies,
     check_table,
     fold_roles,
-    in_folds,
     kept_rows,
     middle_copy,
     same_graph,
     signature,
+    split_into_folds,
 )
 from gnn_repair.repair.inputs import Noise, affine
 from gnn_repair.repair.targets import (
@@ -95,7 +95,9 @@ class TemperatureScaling(Repair[FittedTemperature]):
         logits = exposure.frozen_logits.gather(1, index.expand(-1, -1, exposure.num_classes))
         temperature = self._search(logits, val)
         parameters = {"temperature": temperature.unsqueeze(1)}
-        return self.fitted(**about(exposure), **untrained(exposure), parameters=parameters)
+        return self.fitted(
+            **about(exposure), **untrained_statistics(exposure), parameters=parameters
+        )
 
     def _search(self, logits: Tensor, val: Targets) -> Tensor:
         """Golden-section search in 1/τ, where the likelihood is concave; [S]."""
@@ -187,7 +189,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             "strengths": candidates[best],
             "entries": sources_to_recipients(exposure).unsqueeze(0),
         }
-        values = {**about(exposure), **untrained(exposure), "parameters": {}}
+        values = {**about(exposure), **untrained_statistics(exposure), "parameters": {}}
         return self.fitted(**values, constants=constants)
 
     def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
@@ -304,7 +306,7 @@ class KeptRepair(Repair[KeptPrediction]):
 
     def keep(self, task: Task, log_probs: Tensor, **more: Tensor) -> KeptPrediction:
         """What was predicted for the recipients; statistics and further constants by name."""
-        statistics = untrained(task.exposure)
+        statistics = untrained_statistics(task.exposure)
         statistics |= {name: more.pop(name) for name in statistics if name in more}
         kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure), **more}
         return self.fitted(**about(task.exposure), **statistics, parameters={}, constants=kept)
@@ -398,7 +400,7 @@ class FeaturePerceptron(KeptRepair):
             rows = product.view(-1, self.hidden)[nodes[targets] * copies + place]
             return affine(p, "head", (rows + p["features.bias"].unsqueeze(1)).relu())
 
-        part = in_folds(task, roles)
+        part = split_into_folds(task, roles)
         layers = {"features": (features.width, self.hidden), "head": (self.hidden, classes)}
         start = starts(
             lambda: nn.ModuleDict({name: nn.Linear(*size) for name, size in layers.items()}),
@@ -421,7 +423,7 @@ class FeaturePerceptron(KeptRepair):
         size = sum(value[0].numel() for value in outcome.parameters.values()) * self.folds
         count = torch.full_like(outcome.best_epoch[:: self.folds], size)
         statistics = middle_copy(vars(outcome), self.folds)
-        return self.keep(task, averaged(each, self.folds), count=count, **statistics)
+        return self.keep(task, average_copies(each, self.folds), count=count, **statistics)
 
 
 @dataclass(frozen=True)
@@ -466,7 +468,7 @@ class RetrainedBackbone(KeptRepair):
         each = trained.logits[:, task.exposure.recipients]
         said = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
         statistics = middle_copy(vars(trained), roles.copies)
-        return self.keep(task, averaged(each, roles.copies), single=said, **statistics)
+        return self.keep(task, average_copies(each, roles.copies), single=said, **statistics)
 
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:

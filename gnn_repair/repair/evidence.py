@@ -370,7 +370,7 @@ def statistics(table: Tensor) -> dict[str, Tensor]:
     return {"mean": table.mean(1), "scale": scale}
 
 
-def standardised(table: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+def standardise(table: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     """A summary [S, n, D] in units of these deviations [S, D] from these means."""
     return ((table - mean.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-CUT, CUT)
 

@@ -100,13 +100,13 @@ def fold_roles(task: Task, folds: int, seed: int) -> Roles:
     return cross_roles(task.train, dealt, folds)
 
 
-def in_folds(task: Task, roles: Roles) -> Task:
+def split_into_folds(task: Task, roles: Roles) -> Task:
     """The task of K copies of every member, each with nodes of its own to learn from."""
     weights, judged = roles.weights, roles.judged
     return replace(task, train=weights > 0, val=judged, shares=weights, copies=roles.copies)
 
 
-def averaged(logits: Tensor, copies: int) -> Tensor:
+def average_copies(logits: Tensor, copies: int) -> Tensor:
     """Mean log-probabilities of the copies' logits [S·K, n, C], normalised; [S, n, C] float64."""
     by_copy = logits.double().log_softmax(2).unflatten(0, (-1, copies))
     return by_copy.mean(1).log_softmax(2)
@@ -295,7 +295,7 @@ class CrossFitted(Repair[FittedCrossFit]):
 
         def of(copies: slice, count: int) -> dict[str, Tensor]:
             own = Roles(roles.weights[copies], roles.judged[copies], count)
-            return self.repair.learn(in_folds(task, own)).tensors()
+            return self.repair.learn(split_into_folds(task, own)).tensors()
 
         if isinstance(self.repair, TrainedRepair):
             # As one stack: small cases cost their steps, however many copies take them together.

@@ -455,7 +455,7 @@ def split_context(weight: Tensor, own: int) -> ContextWeights:
     return ContextWeights(*weight.split([own, weight.shape[1] - own - 1, 1], dim=1))
 
 
-def centred(values: Tensor) -> Tensor:
+def centre(values: Tensor) -> Tensor:
     """Without its mean over classes: P q."""
     return values - values.mean(-1, keepdim=True)
 

@@ -22,14 +22,14 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.calling import (
     TWO_CLASSES,
     Forward,
-    copied,
+    arguments_as_typed_data,
     is_typed,
     read_output,
-    typed_arguments_as_data,
+    shallow_copy,
 )
 from gnn_repair.exposure.from_model import ExposurePlan
 from gnn_repair.exposure.heads.logit_form import TAKEN_OFF
-from gnn_repair.exposure.pieces import recipients_called
+from gnn_repair.exposure.pieces import recipient_column
 from gnn_repair.exposure.state import dense_parts, fingerprint_of_model
 from gnn_repair.exposure.tying import MARK
 from gnn_repair.files import contents_of, load_tensors, save_tensors
@@ -160,7 +160,7 @@ class RepairedModel(nn.Module):
         both = frozen, self.fitted.member_logits(exposure)[0]
         before, after = (logits > 0 if of_labels else logits.argmax(1) for logits in both)
         changed = (before != after).nonzero(as_tuple=True)
-        columns = {recipients_called(exposure.names): exposure.recipients[changed[0]]}
+        columns = {recipient_column(exposure.names): exposure.recipients[changed[0]]}
         if of_labels:
             columns["label"] = changed[1]
         columns |= {"before": before[changed], "after": after[changed]}
@@ -185,10 +185,10 @@ class RepairedModel(nn.Module):
 
         def run(model: nn.Module, _: Any) -> Any:
             # Copies, since models of several node types write into the dicts that they get.
-            own = {name: copied(value) for name, value in kwargs.items()}
+            own = {name: shallow_copy(value) for name, value in kwargs.items()}
             try:
                 way: Any = call or type(model).__call__
-                given.append(way(model, *map(copied, args), **own))
+                given.append(way(model, *map(shallow_copy, args), **own))
                 return given[-1]
             except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
                 raise
@@ -339,7 +339,7 @@ def as_data(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     whole = next((v for v in given.values() if hasattr(v, "edge_index") or is_typed(v)), None)
     if whole is not None:
         return whole
-    if (typed := typed_arguments_as_data(given)) is not None:
+    if (typed := arguments_as_typed_data(given)) is not None:
         return typed
     tensors = {k: v for k, v in given.items() if isinstance(v, Tensor) and v.dim()}
     floats = (v for v in tensors.values() if v.is_floating_point() and v.layout == torch.strided)

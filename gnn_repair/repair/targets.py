@@ -21,7 +21,7 @@ from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.parts import focused
+from gnn_repair.exposure.parts import focus
 from gnn_repair.exposure.pieces import truths_for
 from gnn_repair.f1 import micro_scores
 from gnn_repair.kernels import row_hash
@@ -166,7 +166,7 @@ def prepare(
     return Task(exposure, y, train, val, data, **more)
 
 
-def check_exposure_given(exposure: Any) -> None:
+def require_exposure(exposure: Any) -> None:
     """Raise unless this is an exposure."""
     if isinstance(exposure, LinkExposure):
         raise InputError(
@@ -382,7 +382,7 @@ def around(exposure: Exposure, train: Targets, val: Targets) -> tuple[Exposure, 
         positions: Tensor = place[targets.positions]
         return targets._replace(positions=positions)
 
-    return focused(exposure, chosen).exposure, moved(train), moved(val)
+    return focus(exposure, chosen).exposure, moved(train), moved(val)
 
 
 # Learning from targets ---------------------------------------------------------------------------

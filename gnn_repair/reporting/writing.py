@@ -21,7 +21,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS, title_of
 from gnn_repair.notebook import PagePath
-from gnn_repair.published import counted, plural, published_cell
+from gnn_repair.published import count_of, plural, published_cell
 from gnn_repair.reporting.evidence import (
     Answers,
     Evidence,
@@ -331,22 +331,22 @@ def write_page(
 def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> str:
     errors = int((~evidence.right).sum())
     noun = evidence.noun
-    parts = [f"{counted(len(evidence.nodes), noun)}, {errors:,} of them misclassified"]
+    parts = [f"{count_of(len(evidence.nodes), noun)}, {errors:,} of them misclassified"]
     if evidence.unlabelled:
         are = "is" if evidence.unlabelled == 1 else "are"
-        parts.append(f"{counted(evidence.unlabelled, noun)} without a label {are} not shown")
+        parts.append(f"{count_of(evidence.unlabelled, noun)} without a label {are} not shown")
     if explored < len(evidence.nodes):
         parts.append(
             f"figures and charts are over all of them, and a sample of {explored:,}, spread evenly "
             "from the largest γ to the smallest, can be opened one by one"
         )
     if left_out:
-        parts.append(f"terms of {counted(left_out, noun)} left out to keep the file small")
+        parts.append(f"terms of {count_of(left_out, noun)} left out to keep the file small")
     sentences = ["; ".join(parts)]
     if evidence.head is not None:
         undecided = int((~evidence.head.decided).sum())
         are = "is" if undecided == 1 else "are"
-        left = f"{counted(undecided, noun)} {are} undecided" if undecided else "all are decided"
+        left = f"{count_of(undecided, noun)} {are} undecided" if undecided else "all are decided"
         words = evidence.head.words
         sentences.append(f"The messages are followed by a nonlinear head ({words}); {left}")
     return ". ".join(filter(None, [*sentences, note[:1].upper() + note[1:]]))

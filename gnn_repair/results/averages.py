@@ -10,7 +10,7 @@ from itertools import chain
 from math import nan
 from typing import Any
 
-from gnn_repair.published import TITLES, counted, published, published_cell
+from gnn_repair.published import TITLES, count_of, published_cell, published_numbers
 from gnn_repair.results.records import ORACLE, RunRecord
 
 Address = tuple[str, str]
@@ -79,7 +79,7 @@ def accuracy(method: str) -> Kind:
     return Kind(lambda record: 100 * record.number(method, "test"), method, 1.5, 0.5)
 
 
-def on_test(
+def oracle_on_test(
     metric: str, scale: float = 100.0, tolerance: float = 0.0, macro_tolerance: float = 0.0,
     *, published: bool = False, digits: int = 1, signed: bool = False,
 ) -> Kind:  # fmt: skip
@@ -146,7 +146,7 @@ def case_figures(records: Iterable[RunRecord], kind: Kind) -> dict[Address, Figu
 def case_order(address: Address) -> tuple[tuple[int, str], tuple[int, str]]:
     """As the paper lists datasets and backbones, others behind them by name."""
     backbone, dataset = address
-    return _rank(dataset, published()["datasets"]), _rank(backbone, TITLES)
+    return _rank(dataset, published_numbers()["datasets"]), _rank(backbone, TITLES)
 
 
 def _rank(name: str, first: Iterable[str]) -> tuple[int, str]:
@@ -154,14 +154,14 @@ def _rank(name: str, first: Iterable[str]) -> tuple[int, str]:
     return names.index(name) if name in names else len(names), name
 
 
-def ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:
+def paper_order(names: Iterable[str], first: Iterable[str]) -> list[str]:
     """Published names in the paper's order, then the others by name."""
     return sorted(set(names), key=lambda name: _rank(name, first))
 
 
 def ordered_datasets(records: Iterable[RunRecord]) -> list[str]:
     """The records' datasets in the paper's order, then the others by name."""
-    return ordered((record.dataset for record in records), published()["datasets"])
+    return paper_order((record.dataset for record in records), published_numbers()["datasets"])
 
 
 def in_paper(address: Address) -> bool:
@@ -289,7 +289,7 @@ def panel(
     """
     cells = case_figures(records, kind) if cells is None else cells
     datasets = ordered_datasets(records)
-    backbones = ordered((record.backbone for record in records), TITLES)
+    backbones = paper_order((record.backbone for record in records), TITLES)
     rows: Rows = {}
     for backbone in backbones:
         line = [(backbone, dataset) for dataset in datasets]
@@ -299,7 +299,7 @@ def panel(
     macro = average(cells, chain(*columns), kind.digits, kind.macro_tolerance)
     rows["average"] = (*(average(cells, column, kind.digits) for column in columns), macro)
     judged = [figure for figure in cells.values() if not math.isnan(figure.difference)]
-    within = f"{sum(not figure.outside for figure in judged)} of {counted(len(judged), 'case')}"
+    within = f"{sum(not figure.outside for figure in judged)} of {count_of(len(judged), 'case')}"
     summary = f"{within} within {kind.tolerance:g} of the published value"
     return Sheet(title, "backbone", (*datasets, "average"), rows, summary if judged else "")
 

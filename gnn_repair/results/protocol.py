@@ -77,7 +77,7 @@ class _Group:
         for part in dataclasses.fields(self):
             value = getattr(self, part.name)
             if part.type == "Budget":
-                budget.adjusted(part.name, value, None, None)
+                budget.with_budget(part.name, value, None, None)
             elif part.name in CHECKS:
                 CHECKS[part.name](type(self).__name__, part.name, value)
 
@@ -268,7 +268,7 @@ def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
     if len(content) > LARGEST:
         raise FileFormatError(f"the protocol {path} has more than {LARGEST:,} bytes; check it")
     try:
-        return changed(base, tomllib.loads(content.decode()))
+        return with_changes(base, tomllib.loads(content.decode()))
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
@@ -289,7 +289,7 @@ def override(protocol: Protocol, assignments: Iterable[str]) -> Protocol:
         value: Any = _literal(text.strip())
         for part in reversed(parts):
             value = {part: value}
-        protocol = changed(protocol, value)
+        protocol = with_changes(protocol, value)
     return protocol
 
 
@@ -297,7 +297,7 @@ DEEPEST = 8
 """Names in a setting's path; the tree has three levels."""
 
 
-def changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
+def with_changes(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
     """``protocol`` with a tree of changes applied; None takes an entry out of a table."""
     new: Protocol = _changed(protocol, changes, "")
     return new

@@ -22,7 +22,7 @@ from typing import Any
 from gnn_repair.budget import as_list, check_whole
 from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import METHODS
-from gnn_repair.published import published
+from gnn_repair.published import published_numbers
 from gnn_repair.results.protocol import PAPER, Protocol, digest_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -154,7 +154,7 @@ def _budgets(backbone: str) -> tuple[str, ...]:
     """The budget that a backbone is trained on; either may be, for one of the user's own."""
     if backbone in _SHORT:
         return ("backbones.short",)
-    if backbone in published()["tables"]["frozen"]["cells"]:
+    if backbone in published_numbers()["tables"]["frozen"]["cells"]:
         return ("backbones.long",)
     return "backbones.short", "backbones.long"
 

@@ -11,7 +11,7 @@ from math import isnan
 from string import ascii_lowercase
 from typing import Any
 
-from gnn_repair.published import DATASET_TITLES, TITLES, counted
+from gnn_repair.published import DATASET_TITLES, TITLES, count_of
 from gnn_repair.results.averages import Entry, Figure, Sheet, Table
 
 MINUS = "−"
@@ -39,7 +39,7 @@ def own_text(figure: Figure, usual: int, noun: bool = True) -> str:
     if not isnan(figure.deviation):
         text += f" ± {number(figure.deviation, figure.digits)}"
     if figure.counted == "splits" and not isnan(figure.value) and figure.count != usual:
-        text += f" [{counted(figure.count, 'split') if noun else figure.count}]"
+        text += f" [{count_of(figure.count, 'split') if noun else figure.count}]"
     return text
 
 
@@ -57,7 +57,7 @@ def cases_text(figure: Figure) -> str:
     """Over how many cases an average was taken; empty for anything else."""
     if figure.counted != "cases" or not figure.count:
         return ""
-    return counted(figure.count, "case")
+    return count_of(figure.count, "case")
 
 
 def usual_count(sheet: Sheet) -> int:
@@ -81,7 +81,7 @@ def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool =
     parts = []
     if usual:
         spread = " ± standard deviation" if any(not isnan(f.deviation) for f in figures) else ""
-        parts.append(f"mean{spread} over {counted(usual, 'split')}")
+        parts.append(f"mean{spread} over {count_of(usual, 'split')}")
     if any(not isnan(figure.published) for figure in figures):
         both = any(len(paper_parts(figure)) == 2 for figure in figures) and difference
         parts.append(f"{where} the published value" + " and the difference" * both)
@@ -97,7 +97,7 @@ def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool =
     return parts
 
 
-def markdown(tables: Iterable[Table]) -> str:
+def as_markdown(tables: Iterable[Table]) -> str:
     """Tables for a document; the best is bold, what lies outside the tolerance is marked with !."""
     blocks = []
     for table in tables:
@@ -283,7 +283,7 @@ def _latex_cell(entry: Entry, usual: int) -> str:
 
 
 RENDERERS: dict[str, Callable[[Iterable[Table]], str]] = {
-    "markdown": markdown,
+    "markdown": as_markdown,
     "csv": as_csv,
     "json": as_json,
     "latex": latex,

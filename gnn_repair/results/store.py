@@ -36,8 +36,8 @@ from gnn_repair.atomic import as_path, cannot_write, check_target, replacing
 from gnn_repair.budget import as_list, check_type, check_whole
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.methods import METHODS
-from gnn_repair.published import published
-from gnn_repair.results.protocol import PAPER, Protocol, changed, differences, digest_of
+from gnn_repair.published import published_numbers
+from gnn_repair.results.protocol import PAPER, Protocol, differences, digest_of, with_changes
 from gnn_repair.results.records import (
     FROZEN,
     NAME,
@@ -128,7 +128,7 @@ class ResultsSource(ABC):
                 f"{self.root} lacks the settings of protocol {digest}; copy them there"
             )
         try:
-            protocol = changed(PAPER, differences(settings))
+            protocol = with_changes(PAPER, differences(settings))
         except InputError as error:
             raise InputError(f"protocol {digest} is of another version: {error}") from error
         if protocol.digest != digest:
@@ -139,7 +139,7 @@ class ResultsSource(ABC):
 def open_results(path: str | Path) -> ResultsSource:
     """The store in a folder, or the results packed in a file."""
     if as_path(path).is_file():
-        return Packed(path)
+        return PackedResults(path)
     held = Store(path)
     if not held.root.is_dir():
         raise InputError(f"there is no store at {held.root}; run a study first")
@@ -344,7 +344,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 # One file -----------------------------------------------------------------------------------------
 
 
-class Packed(ResultsSource):
+class PackedResults(ResultsSource):
     """Results in one file, read once; a line that is no record is named and left out."""
 
     def __init__(self, path: str | Path) -> None:
@@ -432,7 +432,7 @@ def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeReport:
     """What came of merging."""
 
     added: int
@@ -444,7 +444,7 @@ class Merged:
     """Records of the same frozen model that got further methods."""
 
 
-def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
+def merge(sources: Iterable[str | Path], store: str | Path) -> MergeReport:
     """Put the results of stores and packed files into a store; what it has already stays.
 
     Where both have a run of the same frozen model, its record gets the methods that it lacks.
@@ -471,7 +471,7 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
                     united += 1
                 else:
                     kept.append(record.run)
-    return Merged(added, same, tuple(kept), united)
+    return MergeReport(added, same, tuple(kept), united)
 
 
 def _with_models(source: ResultsSource, record: RunRecord) -> RunRecord:
@@ -481,8 +481,8 @@ def _with_models(source: ResultsSource, record: RunRecord) -> RunRecord:
 
 # What of a grid is stored, failed before or missing, and the work that is left --------------------
 
-PAPER_DATASETS = tuple(published()["datasets"])
-PAPER_BACKBONES = tuple(published()["tables"]["frozen"]["cells"])
+PAPER_DATASETS = tuple(published_numbers()["datasets"])
+PAPER_BACKBONES = tuple(published_numbers()["tables"]["frozen"]["cells"])
 PAPER_SPLITS = tuple(range(10))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gnn_repair.budget import as_list, check_type
 from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import FROZEN, METHODS, NOTHING, RUNGS, rung_title, title_of
-from gnn_repair.published import BACKBONE_WORDS, TITLES, published
+from gnn_repair.published import BACKBONE_WORDS, TITLES, published_numbers
 from gnn_repair.results.averages import (
     Address,
     Cells,
@@ -29,10 +29,10 @@ from gnn_repair.results.averages import (
     gain,
     in_paper,
     mark_best,
-    on_test,
-    ordered,
+    oracle_on_test,
     ordered_datasets,
     panel,
+    paper_order,
     ratio,
     share_of_errors_fixed,
     share_of_shifts,
@@ -62,12 +62,12 @@ REPAIRS = ("reweighting", "set_translation")
 
 def _exposure_oracle(records: Sequence[RunRecord]) -> list[Sheet]:
     panels = {
-        "True-class reach (%)": on_test("true_class_reach", 100, 2.5, 2.0, published=True),
-        "Error reach (%)": on_test("error_reach", 100, 2.5, 2.0, published=True),
-        "Chance: classes neither true nor predicted, at errors (%)": on_test("chance_reach"),
-        "Excess of error reach over chance (points)": on_test("excess", signed=True),
-        "Classes that can win, per error": on_test("reachable_classes", 1, digits=2),
-        "Active support": on_test("support", 1, 0.15, 0.15, published=True, digits=2),
+        "True-class reach (%)": oracle_on_test("true_class_reach", 100, 2.5, 2.0, published=True),
+        "Error reach (%)": oracle_on_test("error_reach", 100, 2.5, 2.0, published=True),
+        "Chance: classes neither true nor predicted, at errors (%)": oracle_on_test("chance_reach"),
+        "Excess of error reach over chance (points)": oracle_on_test("excess", signed=True),
+        "Classes that can win, per error": oracle_on_test("reachable_classes", 1, digits=2),
+        "Active support": oracle_on_test("support", 1, 0.15, 0.15, published=True, digits=2),
     }
     return [panel(title, kind, records) for title, kind in panels.items()]
 
@@ -153,7 +153,7 @@ def _dataset_statistics(records: Sequence[RunRecord]) -> list[Sheet]:
     facts = {record.dataset: record.graph for record in records}
     rows: Rows = {}
     for name in ordered_datasets(records):
-        graph, paper = facts[name], published()["datasets"].get(name, {})
+        graph, paper = facts[name], published_numbers()["datasets"].get(name, {})
         figures = [
             Figure(graph.get(key, nan), paper.get(key, nan), digits=0, tolerance=0.0, counted="")
             for key in ("nodes", "entries", "features", "classes")
@@ -173,7 +173,7 @@ def _shares(graph: Numbers) -> str:
 def _readout_exposure(records: Sequence[RunRecord]) -> list[Sheet]:
     """What is adjustable in each backbone's last aggregation, and how much of it there is."""
     rows: Rows = {}
-    for backbone in ordered((record.backbone for record in records), TITLES):
+    for backbone in paper_order((record.backbone for record in records), TITLES):
         rows[backbone] = ("–", "–", "–", "–")
         if (words := BACKBONE_WORDS.get(backbone)) is not None:
             rows[backbone] = (words.term, words.coefficient, str(words.groups), words.fixed)
@@ -268,8 +268,8 @@ def published_cases() -> list[Counts]:
     """The paper's 64 cases."""
     return [
         counts(graph["features"] if backbone in WIDE else HIDDEN, graph["classes"])
-        for graph in published()["datasets"].values()
-        for backbone in published()["tables"]["frozen"]["cells"]
+        for graph in published_numbers()["datasets"].values()
+        for backbone in published_numbers()["tables"]["frozen"]["cells"]
     ]
 
 

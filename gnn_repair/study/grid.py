@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from gnn_repair.backbones import OwnNetwork
 from gnn_repair.budget import as_list, check_type
 from gnn_repair.errors import InputError
-from gnn_repair.published import counted
+from gnn_repair.published import count_of
 from gnn_repair.results.protocol import PAPER, Protocol
 from gnn_repair.results.records import Case, RunRecord, all_runs, check_splits
 from gnn_repair.results.store import (
@@ -80,9 +80,9 @@ class StudyProgress(Watcher):
         self.bar.total = self.total
         self.bar.refresh()
         if plan.cases:
-            failed = f", {counted(len(plan.failed), 'run')} that failed before among them"
-            stored = f"{self.done} of {counted(plan.total, 'run')} stored"
-            cases = f"{counted(len(plan.cases), 'case')} to run"
+            failed = f", {count_of(len(plan.failed), 'run')} that failed before among them"
+            stored = f"{self.done} of {count_of(plan.total, 'run')} stored"
+            cases = f"{count_of(len(plan.cases), 'case')} to run"
             self.noted(f"{stored}; {cases}{failed if plan.failed else ''}")
 
     def stage(self, case: Case, text: str) -> None:
@@ -94,7 +94,7 @@ class StudyProgress(Watcher):
     def finished(self, case: Case, seconds: float) -> None:
         """A step, and a line."""
         self._advance(
-            case, f": {counted(len(case.splits), 'split')} in {tqdm.format_interval(seconds)}"
+            case, f": {count_of(len(case.splits), 'split')} in {tqdm.format_interval(seconds)}"
         )
 
     def failed(self, case: Case, failure: Failure) -> None:
@@ -113,7 +113,7 @@ class StudyProgress(Watcher):
         if not self.live:
             rate = (time.monotonic() - self.start) / max(1, self.done - self.first)
             left = tqdm.format_interval(rate * (self.total - self.done))
-            text += f" ({self.done} of {counted(self.total, 'run')}, {left} left)"
+            text += f" ({self.done} of {count_of(self.total, 'run')}, {left} left)"
         self.noted(f"{case}{text}")
 
 

@@ -37,7 +37,7 @@ from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.repair.baselines import KeptPrediction
 from gnn_repair.repair.ladder import FittedLadder
-from gnn_repair.repair.ladder.rungs import calibration_error, mixed, temperature
+from gnn_repair.repair.ladder.rungs import calibration_error, mix, temperature
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.results.records import Numbers
 
@@ -296,7 +296,7 @@ def _of_ladder(
     ]
     weights = fitted.weights[member, alone]
     if float(weights.sum()) > 0:
-        rest = mixed(torch.stack(list(each.values()))[alone], weights / weights.sum())
+        rest = mix(torch.stack(list(each.values()))[alone], weights / weights.sum())
         numbers["test without similar"] = _share(rest.argmax(1) == labels)
     if "smoothed" in each:
         gain = fitted.member(member).findings().of("smoothed").gain / 100

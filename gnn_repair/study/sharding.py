@@ -14,7 +14,7 @@ from torch import Tensor
 from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.parts import focused
+from gnn_repair.exposure.parts import focus
 from gnn_repair.oracle.problems import problems
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import Target, solve
@@ -109,7 +109,7 @@ def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     parts: list[Shard] = []
     for first, last in pairwise(cuts):
         if bool(mask[slim.recipients[first:last]].any()):
-            part, places, _ = focused(slim, torch.arange(first, last))
+            part, places, _ = focus(slim, torch.arange(first, last))
             asked = torch.zeros(len(places), mask.shape[1], dtype=torch.bool)
             asked[part.recipients] = mask[places][part.recipients]
             parts.append(Shard(part, first, int(ends[first]), places, asked))
@@ -167,7 +167,7 @@ def repaired_logits_sharded(
     each = -(-ranges // min(shards, max(1, ranges))) * size
     place = exposure.to("cpu")
     tasks = [
-        Shard(focused(place, positions).exposure, int(positions[0]))
+        Shard(focus(place, positions).exposure, int(positions[0]))
         for positions in torch.arange(exposure.num_recipients).split(each)
     ]
     parts = _mapped(engine, "repair", _work, tasks, (fitted, threads, size))
@@ -180,7 +180,7 @@ def _work(shared: tuple[FittedRepair[Any], int, int], task: Shard, tell: Tell) -
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        logits = [fitted.member_logits(focused(task.exposure, part).exposure) for part in parts]
+        logits = [fitted.member_logits(focus(task.exposure, part).exposure) for part in parts]
         return torch.cat(logits, dim=1)
     finally:
         torch.set_num_threads(before)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.head import simplified
+from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import HeadGraph
 from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.value import Exposure
@@ -247,7 +247,7 @@ def _head(model: Model) -> HeadGraph:
     with torch.no_grad(), Tracer(values) as tracer:
         logits = model.function(values)
     value, _ = tracer.builder.flat(tracer.output(logits))
-    operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
+    operations = simplify(tracer.builder.operations, tracer.builder.widths, value)
     return HeadGraph(values.shape[1], tuple(operations))
 
 

@@ -39,7 +39,7 @@ class NoHighs:
 
     def solve(self, problem: Any, *_: Any) -> fallback.Answer:
         """A failed answer."""
-        return fallback.failed(problem, "highspy is not installed")
+        return fallback.no_answer(problem, "highspy is not installed")
 
 
 if find_spec("highspy") is None:

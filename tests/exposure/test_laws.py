@@ -18,7 +18,7 @@ from torch_geometric.nn import GraphConv, SAGEConv
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, calling, expose
-from gnn_repair.exposure.parts import focused
+from gnn_repair.exposure.parts import focus as focus_on
 from gnn_repair.exposure.value import HeldPart
 from tests.helpers.models import link_models, pool_models, typed_models
 from tests.helpers.models.convolutions import CASES, Net, graph
@@ -242,7 +242,7 @@ def test_a_part_says_of_its_recipients_what_the_whole_says(name: str) -> None:
     expected = exposure.to_frame().iloc[rows].reset_index(drop=True)
     assert part.to_frame().equals(expected) and exposure.to_frame(chosen).equals(expected)
     if exposure.head is None:
-        focus = focused(exposure, torch.tensor(places))
+        focus = focus_on(exposure, torch.tensor(places))
         assert focus.terms.tolist() == rows
         assert focus.nodes[focus.exposure.recipients].tolist() == chosen or exposure.names.typed
         torch.testing.assert_close(focus.exposure.logits(own), told, rtol=1e-12, atol=1e-12)

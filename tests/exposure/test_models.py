@@ -585,7 +585,7 @@ def test_a_model_that_gives_nan_on_other_weights_is_refused(monkeypatch) -> None
     def spoilt(*given: object) -> torch.Tensor:
         return torch.full((200, 3), torch.nan)
 
-    monkeypatch.setattr("gnn_repair.exposure.record.replay.replaced", spoilt)
+    monkeypatch.setattr("gnn_repair.exposure.record.replay.rerun_with", spoilt)
     with pytest.raises(ExposureRefused, match="gives NaN or infinite logits"):
         gr.expose(NetScale(4, 8, 3).eval(), generated_graph(nodes=200, entries=2000, features=4))
 

@@ -485,7 +485,7 @@ def test_rows_that_python_adds_one_by_one_are_an_earlier_layer() -> None:
 def test_one_number_that_differs_in_another_run_is_enough(
     place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, plain = replaying.replaced, graph()
+    honest, plain = replaying.rerun_with, graph()
     source = Data(x=plain.x, edge_index=plain.edge_index)
 
     def spoilt(*given: Any) -> Tensor:
@@ -494,6 +494,6 @@ def test_one_number_that_differs_in_another_run_is_enough(
         return out
 
     assert expose(Net().double(), source).residual is not None
-    monkeypatch.setattr(replaying, "replaced", spoilt)
+    monkeypatch.setattr(replaying, "rerun_with", spoilt)
     with pytest.raises(ExposureRefused, match="differs from what was read off it"):
         expose(Net().double(), source)

@@ -16,7 +16,7 @@ import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.parts import focused
+from gnn_repair.exposure.parts import focus
 from gnn_repair.kernels import cpu
 from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.models.convolutions import CASES, Net, graph
@@ -304,7 +304,7 @@ def test_a_term_that_nobody_sent_stays_nobodys() -> None:
     exposure, _ = make_exposure(nodes=20)
     sources = exposure.sources.clone()
     sources[5] = -1
-    part = focused(replace(exposure, sources=sources), torch.tensor([2, 4])).exposure
+    part = focus(replace(exposure, sources=sources), torch.tensor([2, 4])).exposure
     assert int((part.sources < 0).sum()) == 1  # node 2 has a term from every row
 
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.kernels import Pattern, compiled, drop, mix, pair_scores, segment_softmax, spread
+from gnn_repair.kernels import (
+    Pattern,
+    drop,
+    kernel_module,
+    mix,
+    pair_scores,
+    pair_sums,
+    segment_softmax,
+)
 from gnn_repair.kernels.aggregate import plain_mix, plain_pair_scores, plain_softmax
 from tests.helpers.device_places import DEVICES
 
@@ -98,7 +106,7 @@ def test_spread(device):
     pattern = random_pattern()
     placed = pattern.to(device)
     both(
-        lambda x, y: spread(placed, x, y),
+        lambda x, y: pair_sums(placed, x, y),
         lambda x, y: x[pattern.indices.long()] + y[pattern.recipients.long()],
         randn(30, 6),
         randn(40, 6, seed=1),
@@ -122,9 +130,11 @@ def test_threads_do_not_change_the_result():
 
 def test_kernels_are_for_the_precisions_they_were_written_for():
     """Others, and devices without kernels, go the plain way."""
-    assert compiled("aggregate", randn(1)) is compiled("sets", randn(1).float()) is not None
+    assert (
+        kernel_module("aggregate", randn(1)) is kernel_module("sets", randn(1).float()) is not None
+    )
     for other in (randn(1).half(), randn(1).to("meta")):
-        assert compiled("aggregate", other) is None
+        assert kernel_module("aggregate", other) is None
     found = mix(random_pattern(), randn(300).bfloat16(), randn(30, 4).bfloat16())
     assert found.dtype == torch.bfloat16
 
@@ -177,7 +187,7 @@ def test_sizes_that_would_be_read_past_their_end_are_refused():
     with pytest.raises(InputError, match="attention has 4 channels, which 3 groups"):
         pair_scores(pattern, torch.ones(4), table, two, 3, 0.2)
     with pytest.raises(InputError, match=r"by_recipient has shape \[2, 3\] instead of \[2, 4\]"):
-        spread(pattern, table, torch.ones(2, 3))
+        pair_sums(pattern, table, torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -14,7 +14,7 @@ from gnn_repair.kernels.sets import (
     compare,
     drop_rows,
     drop_rows_plainly,
-    kept,
+    keep_mask,
     no_dropout,
     plain_pool,
     plain_tilt,
@@ -155,12 +155,12 @@ def test_compare(device, width):
 
 def test_dropout_keeps_its_share_and_differs_between_seeds_and_terms():
     seed, terms = torch.tensor(12345), torch.arange(400)
-    mask = kept(seed, 0.2, terms, 128)
+    mask = keep_mask(seed, 0.2, terms, 128)
     assert abs(float(mask.double().mean()) - 0.8) < 0.005
     # No channel and no term is favoured: column and row means stay within five deviations.
     assert float((mask.double().mean(0) - 0.8).abs().max()) < 5 * (0.16 / 400) ** 0.5
     assert float((mask.double().mean(1) - 0.8).abs().max()) < 5 * (0.16 / 128) ** 0.5
-    for other in (kept(seed + 1, 0.2, terms, 128), kept(seed, 0.2, terms + 1, 128)):
+    for other in (keep_mask(seed + 1, 0.2, terms, 128), keep_mask(seed, 0.2, terms + 1, 128)):
         both = float((mask & other).double().mean())
         assert abs(both - 0.64) < 0.01
 

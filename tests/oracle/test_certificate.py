@@ -537,7 +537,7 @@ def test_highspy_takes_over_what_we_give_up_on(monkeypatch, exposure_solution, s
 
 
 def tired(_, problem, *__):
-    return fallback.failed(problem, "too tired")
+    return fallback.no_answer(problem, "too tired")
 
 
 def test_where_highspy_fails_rational_arithmetic_takes_over(

@@ -23,7 +23,7 @@ from gnn_repair.repair import (
     SetTranslation,
     evidence,
 )
-from gnn_repair.repair.base import TrainedRepair, about, untrained
+from gnn_repair.repair.base import TrainedRepair, about, untrained_statistics
 from gnn_repair.repair.baselines import LabelPropagation
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.inputs import RepairInputs
@@ -122,7 +122,9 @@ def test_epoch_zero_is_the_frozen_prediction(name, kind):
     exposure = world(kind).exposure
     repair = method(name)
     start = repair.fitted(
-        **about(exposure), **untrained(exposure), parameters=repair.initial(RepairInputs(exposure))
+        **about(exposure),
+        **untrained_statistics(exposure),
+        parameters=repair.initial(RepairInputs(exposure)),
     )
     frozen = exposure.frozen_logits[:, exposure.recipients]
     torch.testing.assert_close(start.member_logits(exposure), frozen, rtol=1e-12, atol=1e-12)
@@ -212,7 +214,7 @@ def test_what_is_trained_is_what_predicts(name, kind):
     exposure, repair = world(kind).exposure, method(name)
     inputs = RepairInputs(exposure)
     p = random_parameters(repair, inputs)
-    fitted = repair.fitted(**about(exposure), **untrained(exposure), parameters=p)
+    fitted = repair.fitted(**about(exposure), **untrained_statistics(exposure), parameters=p)
     trained = repair.corrected(p, inputs, repair.tables(p, inputs), inputs.everyone, None)
     torch.testing.assert_close(fitted.member_logits(exposure), trained.double(), **CLOSE)
 

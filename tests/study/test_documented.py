@@ -11,12 +11,12 @@ import pytest
 
 from gnn_repair.catalog import DATASETS, missing_files
 from gnn_repair.methods import NOTHING, RUNGS
-from gnn_repair.published import published
+from gnn_repair.published import published_numbers
 from gnn_repair.results.averages import Figure, Sheet, Table, without_published, without_spread
 from gnn_repair.results.protocol import digest_of
 from gnn_repair.results.records import chosen_methods
 from gnn_repair.results.rendering import escape, facts, latex
-from gnn_repair.results.store import Packed, current_methods, pack
+from gnn_repair.results.store import PackedResults, current_methods, pack
 from gnn_repair.study import INDEPENDENT, PAPER, RENDERERS, Store, make_tables, run_study
 from tests.helpers.study.planted_records import make_record
 from tools.beyond import LINE, TABLES, gathered, written
@@ -197,7 +197,7 @@ in_a_checkout = pytest.mark.skipif(not COMMITTED.exists(), reason="not in a chec
 
 @pytest.fixture(scope="module")
 def held():
-    return Packed(COMMITTED)
+    return PackedResults(COMMITTED)
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_all_of_it_is_there_and_current(held):
 
 @in_a_checkout
 def test_the_documentation_prints_the_paper_s_tables():
-    tables = make_tables(Packed(PAPERS).records(PAPER.digest))
+    tables = make_tables(PackedResults(PAPERS).records(PAPER.digest))
     text = PAGE_COMMITTED.read_text(encoding="utf-8")
     assert text[text.index("## Exact-mass oracle") :] == RENDERERS["markdown"](tables)
 
@@ -234,12 +234,12 @@ SHEETS = {
 
 @in_a_checkout
 def test_forty_figures_of_frozen_models_are_the_published_ones_to_the_last_digit():
-    held = list(Packed(PAPERS).records(PAPER.digest))
+    held = list(PackedResults(PAPERS).records(PAPER.digest))
     assert len(held) == 480
     found = {(f["sheet"], f["row"], f["column"]): f["value"] for f in facts(make_tables(held))}
     for sheet, (table, digits) in SHEETS.items():
         for backbone, dataset in IDENTIFIED:
-            expected = published()["tables"][table]["cells"][backbone][dataset]
+            expected = published_numbers()["tables"][table]["cells"][backbone][dataset]
             gap = abs(found[sheet, backbone, dataset] - expected)
             assert gap <= 0.5 * 10**-digits + 1e-9, (sheet, backbone, dataset)
 
@@ -288,5 +288,5 @@ def test_published_figures_come_out(dataset, backbone, tmp_path):
     }
     for sheet, tolerance in TOLERANCES.items():
         assert abs(found[sheet]["difference"]) < tolerance, found[sheet]
-    support = published()["tables"]["support"]["cells"][backbone][dataset]
+    support = published_numbers()["tables"]["support"]["cells"][backbone][dataset]
     assert found["Active support"]["value"] == pytest.approx(support, abs=0.05)

@@ -18,7 +18,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.cli.main import app
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.results.protocol import PAPER
-from gnn_repair.results.rendering import as_json, latex, markdown
+from gnn_repair.results.rendering import as_json, as_markdown, latex
 from gnn_repair.results.store import merge
 from gnn_repair.study import Run, Store, Watcher, make_tables, override, run_study
 from gnn_repair.study import case as cases
@@ -125,7 +125,7 @@ def test_tables_show_an_interval_where_something_is_undecided(done):
         else:
             assert cell["upper"] == pytest.approx(50 * sum(wide))
     loose = cells["True-class reach (%)", "softplus", "mine"]
-    text = markdown(make_tables(records, ["exposure-oracle"]))
+    text = as_markdown(make_tables(records, ["exposure-oracle"]))
     assert f"{loose['value']:.1f}–{loose['upper']:.1f}" in text and "not excluded" in text
     text = latex(make_tables(records, ["exposure-oracle"]))
     assert f"{loose['value']:.1f}--{loose['upper']:.1f}" in text and "not excluded" in text

@@ -19,7 +19,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
 from gnn_repair.repair.folds import build_repair
-from gnn_repair.results.protocol import BackboneProtocol, changed, differences, digest_of
+from gnn_repair.results.protocol import BackboneProtocol, differences, digest_of, with_changes
 from gnn_repair.results.records import VERSIONS, stage_keys
 from gnn_repair.results.store import current_methods
 from gnn_repair.study import (
@@ -273,10 +273,10 @@ def test_differences_give_the_protocol_back():
         ["batches.sizes.cora=4", "batches.backbones=sgc,gcn"],
     ):
         protocol = override(PAPER, assignments)
-        assert changed(PAPER, protocol.differences()) == protocol
+        assert with_changes(PAPER, protocol.differences()) == protocol
     fewer = dataclasses.replace(PAPER, batches=dataclasses.replace(PAPER.batches, sizes={}))
     assert fewer.differences() == {"batches": {"sizes": {"squirrel": None, "amazon-ratings": None}}}
-    assert changed(PAPER, fewer.differences()) == fewer
+    assert with_changes(PAPER, fewer.differences()) == fewer
     assert fewer.digest != PAPER.digest
 
 

@@ -26,7 +26,7 @@ from gnn_repair.repair import (
     SetTranslation,
 )
 from gnn_repair.repair.adapters import FittedTranslation
-from gnn_repair.repair.base import about, untrained
+from gnn_repair.repair.base import about, untrained_statistics
 from gnn_repair.repair.baselines import FeaturePerceptron
 from gnn_repair.repair.folds import build_repair
 from gnn_repair.repair.ladder.rungs import calibration_error
@@ -289,7 +289,7 @@ class Majority(Repair[FittedMajority]):
         counts = torch.zeros(exposure.num_members, exposure.num_classes)
         counts.scatter_add_(1, train.labels, train.real.float())
         values = {"parameters": {}, "constants": {"counts": counts}}
-        return self.fitted(**about(exposure), **untrained(exposure), **values)
+        return self.fitted(**about(exposure), **untrained_statistics(exposure), **values)
 
 
 @pytest.fixture

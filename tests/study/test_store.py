@@ -17,8 +17,8 @@ import torch
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.results.averages import Sheet, Table
 from gnn_repair.results.records import RunRecord, StoreWarning, parse_record, unite
-from gnn_repair.results.rendering import markdown
-from gnn_repair.results.store import Packed, merge, pack
+from gnn_repair.results.rendering import as_markdown
+from gnn_repair.results.store import PackedResults, merge, pack
 from gnn_repair.study import (
     PAPER,
     Run,
@@ -261,7 +261,7 @@ def packed(store_packed, tmp_path):
 
 
 def test_what_goes_in_comes_out(store_packed, packed, tmp_path):
-    held = Packed(packed)
+    held = PackedResults(packed)
     assert held.digests() == store_packed.digests()
     for digest in held.digests():
         assert list(held.records(digest)) == list(store_packed.records(digest))
@@ -301,7 +301,7 @@ def test_a_damaged_line_is_named_and_left_out(packed, damage, left, fault):
     broken = b"\n".join(damage(packed.read_bytes().rstrip(b"\n").split(b"\n"))) + b"\n"
     packed.write_bytes(broken)
     with pytest.warns(StoreWarning, match=fault):
-        held = Packed(packed)
+        held = PackedResults(packed)
     assert sum(len(list(held.records(digest))) for digest in held.digests()) == left
     assert packed.read_bytes() == broken
 
@@ -320,7 +320,7 @@ def test_what_is_no_packed_study_is_refused(tmp_path, content, message):
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        Packed(path)
+        PackedResults(path)
 
 
 def test_settings_that_lie_are_not_used(packed):
@@ -328,7 +328,7 @@ def test_settings_that_lie_are_not_used(packed):
     words = json.loads(header)
     words["protocols"][PAPER.digest]["backbones"]["hidden"] = 3
     packed.write_text("\n".join([json.dumps(words), *lines]) + "\n")
-    assert Packed(packed).settings(PAPER.digest) is None
+    assert PackedResults(packed).settings(PAPER.digest) is None
     with pytest.raises(InputError, match="lacks the settings of protocol"):
         merge([packed], packed.parent / "other")
 
@@ -477,5 +477,5 @@ def test_shares_of_a_stack_s_time_add_up():
 
 def test_no_word_ends_a_cell_of_a_table():
     sheet = Sheet("a", "b", ("c", "d"), {"e": ("f | g|", "h")})
-    lines = markdown([Table("t", "u", (sheet,))]).splitlines()
+    lines = as_markdown([Table("t", "u", (sheet,))]).splitlines()
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line[:1] == "|"} == {4}

@@ -30,7 +30,7 @@ AS_REAL = "keep real and imaginary parts as real tensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Traced:
+class TracedTensor:
     """A tensor of the run that messages reach: which value of the head it shows, and how."""
 
     value: int
@@ -45,9 +45,9 @@ class Traced:
         """The tensor's shape."""
         return self.nodes.shape
 
-    def viewed(self, view: Callable[[Tensor], Tensor]) -> Traced:
+    def viewed(self, view: Callable[[Tensor], Tensor]) -> TracedTensor:
         """The tensor after an operation that only moves or repeats elements."""
-        return Traced(self.value, view(self.nodes), view(self.channels))
+        return TracedTensor(self.value, view(self.nodes), view(self.channels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Frame:
         """Channels of one node."""
         return prod(self.rest)
 
-    def traced(self, value: int, device: torch.device, first: int = 0) -> Traced:
+    def traced(self, value: int, device: torch.device, first: int = 0) -> TracedTensor:
         """A tensor of this shape that shows a value's channels in order, from one on."""
         sizes = [1] * len(self.shape)
         sizes[self.axis] = self.shape[self.axis]
@@ -111,7 +111,7 @@ class Frame:
         nodes = (known if self.places is None else self.places.nodes).view(sizes).expand(self.shape)
         channels = torch.arange(first, first + self.width, device=device).view(self.rest)
         channels = channels.unsqueeze(self.axis).expand(self.shape)
-        whole = Traced(value, nodes, channels)
+        whole = TracedTensor(value, nodes, channels)
         return whole if self.shape == self.outer else whole.viewed(lambda t: t.reshape(self.outer))
 
     def last(self, size: int, outer: tuple[int, ...]) -> Frame:
@@ -119,7 +119,7 @@ class Frame:
         return Frame((*self.shape[:-1], size), self.axis, outer, self.places)
 
 
-def frame_of(traced: Traced, num_nodes: int) -> tuple[Frame, Tensor] | None:
+def frame_of(traced: TracedTensor, num_nodes: int) -> tuple[Frame, Tensor] | None:
     """The frame of a tensor and the channel at every place of a node's part, flat.
 
     None where no axis runs over nodes, each at most once, so that nodes were mixed or repeated.
@@ -139,7 +139,7 @@ def frame_of(traced: Traced, num_nodes: int) -> tuple[Frame, Tensor] | None:
     return None
 
 
-def _some_nodes(traced: Traced, axis: int, num_nodes: int) -> tuple[Frame, Tensor] | None:
+def _some_nodes(traced: TracedTensor, axis: int, num_nodes: int) -> tuple[Frame, Tensor] | None:
     """The frame of some of the nodes, or of all in another order, along an axis."""
     moved = _without_repetition(traced.nodes, keep=axis).movedim(axis, 0)
     if moved.numel() == 0:
@@ -205,17 +205,17 @@ def constant_in(constant: Tensor, frame: Frame) -> Tensor:
     return by_node[0].clone() if same else by_node
 
 
-Operand = Traced | Tensor | float
+Operand = TracedTensor | Tensor | float
 """What an operation reads: a tensor that messages reach, or a constant."""
 
 
-def traced_in(values: Any) -> list[Traced]:
+def traced_in(values: Any) -> list[TracedTensor]:
     """The tensors among arguments that messages reach."""
-    leaves = tree_leaves(values, is_leaf=lambda leaf: isinstance(leaf, Traced))
-    return [leaf for leaf in leaves if isinstance(leaf, Traced)]
+    leaves = tree_leaves(values, is_leaf=lambda leaf: isinstance(leaf, TracedTensor))
+    return [leaf for leaf in leaves if isinstance(leaf, TracedTensor)]
 
 
-class Unfollowed(Exception):  # noqa: N818  (a question to be answered another way, not a fault)
+class Untranslatable(Exception):  # noqa: N818  (a question to be answered another way, not a fault)
     """No translation for this case; the operation may still be kept as it is."""
 
 
@@ -254,11 +254,11 @@ class Builder:
                 return number
         return self.emit(Select((value,), index.clone()), index.numel())
 
-    def flat(self, traced: Traced) -> tuple[int, Frame]:
+    def flat(self, traced: TracedTensor) -> tuple[int, Frame]:
         """A value that holds the tensor's channels in order, and the frame they fill."""
         found = frame_of(traced, self.num_nodes)
         if found is None:
-            raise Unfollowed(MIXES)
+            raise Untranslatable(MIXES)
         frame, index = found
         return self.select(traced.value, index), frame
 
@@ -266,21 +266,21 @@ class Builder:
         """Operands broadcast to one shape: values by number, constants as flat tensors."""
         broadcast = [
             operand.viewed(lambda t: t.expand(tuple(shape)))
-            if isinstance(operand, Traced)
+            if isinstance(operand, TracedTensor)
             # Numbers are Python's own, so in double precision whatever the model computes in.
             else torch.as_tensor(operand, dtype=torch.float64, device=self.device)
             for operand in operands
         ]
-        flats = [self.flat(part) if isinstance(part, Traced) else None for part in broadcast]
+        flats = [self.flat(part) if isinstance(part, TracedTensor) else None for part in broadcast]
         frames = [flat[1] for flat in flats if flat is not None]
         if any(frame != frames[0] for frame in frames):
-            raise Unfollowed(MIXES)
+            raise Untranslatable(MIXES)
         filled: list[int | Tensor] = []
         for flat, part in zip(flats, broadcast, strict=True):
             filled.append(constant_in(part, frames[0]) if flat is None else flat[0])  # type: ignore[arg-type]
         return frames[0], filled
 
-    def shown(self, value: int, frame: Frame) -> Traced:
+    def shown(self, value: int, frame: Frame) -> TracedTensor:
         """The tensor of this frame that shows a value."""
         return frame.traced(value, self.device)
 

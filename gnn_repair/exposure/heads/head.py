@@ -27,8 +27,8 @@ from gnn_repair.exposure.heads.operations import (
     Scale,
     Select,
     Softmax,
-    needed,
-    pruned,
+    needed_values,
+    prune,
 )
 from gnn_repair.files import check_fields, check_tensor
 
@@ -185,7 +185,7 @@ WIDEST = 1 << 22
 matrices are quicker than their wide product."""
 
 
-def simplified(
+def simplify(
     operations: Sequence[Operation], widths: Sequence[int], output: int
 ) -> list[Operation]:
     """An equivalent list whose last operation makes value number ``output`` of the given one.
@@ -214,7 +214,7 @@ class _Steps:
 
     def drop_unneeded(self) -> None:
         """Keep what the output needs, renumbered."""
-        self.operations, numbers = pruned(self.operations, {self.output})
+        self.operations, numbers = prune(self.operations, {self.output})
         self.widths = [self.widths[old] for old in numbers]
         self.output = numbers[self.output]
 
@@ -224,7 +224,7 @@ class _Steps:
 
     def _readers(self, value: int) -> int:
         """How often a value is read on the way to the output."""
-        used = needed(self.operations, {self.output}) - {0}
+        used = needed_values(self.operations, {self.output}) - {0}
         return sum(self.operations[number - 1].inputs.count(value) for number in used)
 
     def rewrite(self, number: int) -> bool:
@@ -307,12 +307,12 @@ class _Steps:
         """A value that nothing else reads as W x + b of its producer's input; or of itself."""
         operation, width = self._made(number), self.widths[number]
         if isinstance(operation, Affine | Scale) and self._readers(number) == 1:
-            known = as_affine(operation, width)
+            known = affine_form(operation, width)
             if known is not None:
                 return known
         device = next((t.device for op in self.operations for _, t in op.constants()), None)
         whole = Select((number,), torch.arange(width, device=device))
-        return as_affine(whole, width) if width * width <= WIDEST else None
+        return affine_form(whole, width) if width * width <= WIDEST else None
 
     def _is_whole(self, select: Select) -> bool:
         order = torch.arange(self.widths[select.inputs[0]], device=select.index.device)
@@ -387,7 +387,7 @@ def _matrix_after(after: Affine, before: Linear, width: int) -> Affine | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Extracted:
+class ExtractedHead:
     """logits_v = T_v(W x_v + b_v), where x_v are the final aggregates side by side."""
 
     head: HeadGraph
@@ -401,7 +401,7 @@ class Extracted:
         return values.double() @ self.weight.t() + self.bias
 
 
-def affine_start(operations: list[Operation], width: int, device: torch.device) -> Extracted:
+def affine_start(operations: list[Operation], width: int, device: torch.device) -> ExtractedHead:
     """Move the affine steps at the start of a head out of it, as long as they do not widen it.
 
     Contributions are then stored in as few channels as the first nonlinearity reads.
@@ -410,7 +410,7 @@ def affine_start(operations: list[Operation], width: int, device: torch.device) 
     bias = torch.zeros(width, dtype=torch.float64, device=device)
     while operations and sum(0 in operation.inputs for operation in operations) == 1:
         first = next(k for k, operation in enumerate(operations) if 0 in operation.inputs)
-        step = as_affine(operations[first], weight.shape[0])
+        step = affine_form(operations[first], weight.shape[0])
         if step is None or not 2 <= step.weight.shape[0] <= weight.shape[0]:
             break
         weight, bias = step.weight @ weight, bias @ step.weight.t() + step.bias
@@ -421,10 +421,10 @@ def affine_start(operations: list[Operation], width: int, device: torch.device) 
         first_alone = Select((0,), torch.zeros(1, dtype=torch.long, device=device))
         rest = [replace(op, inputs=tuple(i + 1 for i in op.inputs)) for op in operations]
         operations = [first_alone, *rest]
-    return Extracted(HeadGraph(weight.shape[0], tuple(operations)), weight, bias)
+    return ExtractedHead(HeadGraph(weight.shape[0], tuple(operations)), weight, bias)
 
 
-def as_affine(operation: Operation, width: int) -> Affine | None:
+def affine_form(operation: Operation, width: int) -> Affine | None:
     """An operation on a value so wide as W x + b; None where it is not that for all nodes."""
     if isinstance(operation, Affine):
         return operation

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gnn_repair.exposure.heads.head import simplified
+from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import (
     Activation,
     Add,
@@ -25,7 +25,7 @@ from gnn_repair.exposure.heads.operations import (
     Scale,
     Select,
     Softmax,
-    pruned,
+    prune,
 )
 from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.exposure.value import Exposure, Replay
@@ -46,16 +46,16 @@ def ends_in_sigmoid(head: HeadGraph) -> bool:
     return isinstance(last, Activation) and last.name == "sigmoid"
 
 
-def without_sigmoid(head: HeadGraph) -> HeadGraph:
+def strip_sigmoid(head: HeadGraph) -> HeadGraph:
     """The head whose outputs are the logits that the sigmoid reads."""
-    rest = pruned(head.operations[:-1], set(head.operations[-1].inputs))[0]
+    rest = prune(head.operations[:-1], set(head.operations[-1].inputs))[0]
     return HeadGraph(head.width, tuple(rest))
 
 
 def logit_head(head: HeadGraph) -> HeadGraph | None:
     """The logit of the one probability that a head gives; None where it gives none."""
     if ends_in_sigmoid(head):
-        return without_sigmoid(head)
+        return strip_sigmoid(head)
     if len(head.operations) < 2:
         return None
     before, last = head.operations[-2:]
@@ -79,7 +79,7 @@ def is_affine(head: HeadGraph) -> bool:
     return all(isinstance(operation, AFFINE) for operation in head.operations)
 
 
-def in_logits(exposure: Exposure) -> Exposure:
+def labels_as_logits(exposure: Exposure) -> Exposure:
     """Labels whose probabilities the model gives, as labels whose logits it gives.
 
     One column of a softmax of two is the sigmoid of their difference.
@@ -89,7 +89,7 @@ def in_logits(exposure: Exposure) -> Exposure:
         return exposure
     aggregate = replace(exposure.aggregate, called=exposure.called + TAKEN_OFF)
     if is_affine(head):
-        return folded(aggregate, head, exposure.residual)
+        return fold_affine(aggregate, head, exposure.residual)
     nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
     logits = head(aggregate.frozen_logits[0], nodes).unsqueeze(0)
     replay = exposure.replay
@@ -97,7 +97,7 @@ def in_logits(exposure: Exposure) -> Exposure:
     return aggregate.with_head(head, logits, exposure.residual, run)
 
 
-def as_two_classes(exposure: Exposure) -> Exposure:
+def logit_as_two_classes(exposure: Exposure) -> Exposure:
     """The classes (0, z) of one logit z per node."""
     replay = exposure.replay
     changed: dict[str, Any] = {
@@ -112,7 +112,7 @@ def as_two_classes(exposure: Exposure) -> Exposure:
     count = len(exposure.head.operations)
     zero = Constant((), exposure.frozen_logits.new_zeros(1))
     operations = [*exposure.head.operations, zero, Concatenate((count + 1, count))]
-    made = simplified(operations, [*exposure.head.widths(), 1, 2], len(operations))
+    made = simplify(operations, [*exposure.head.widths(), 1, 2], len(operations))
     return replace(exposure, head=HeadGraph(exposure.head.width, tuple(made)), **changed)
 
 
@@ -121,7 +121,7 @@ def logit_of(replay: Replay) -> Replay:
     return lambda coefficients: torch.logit(replay(coefficients).double(), eps=SATURATED)
 
 
-def folded(aggregate: Exposure, head: HeadGraph, residual: float | None) -> Exposure:
+def fold_affine(aggregate: Exposure, head: HeadGraph, residual: float | None) -> Exposure:
     """The mixture of an affine head's outputs, z = W_v a_v + b_v.
 
     Args:

@@ -1166,7 +1166,7 @@ class Opaque(Operation):
 
     def setting(self, name: str, prefix: str, tensors: dict[str, Tensor]) -> Any:
         if name != "target":
-            return encoded(getattr(self, name), prefix + name, tensors)
+            return encode(getattr(self, name), prefix + name, tensors)
         if not restorable(self.target):
             raise InputError(
                 f"the head holds {self.title}, which has no form in files; keep the model and "
@@ -1176,8 +1176,8 @@ class Opaque(Operation):
 
     @classmethod
     def of_settings(cls, values: dict[str, Any], tensors: dict[str, Tensor]) -> Opaque:
-        given = {name: decoded(values[name], tensors) for name in ("arguments", "keywords")}
-        fixed = tuple(decoded(values["fixed"], tensors))
+        given = {name: decode(values[name], tensors) for name in ("arguments", "keywords")}
+        fixed = tuple(decode(values["fixed"], tensors))
         target = find_target(values["target"])
         given["arguments"] = tuple(given["arguments"])
         return cls(**{**values, **given, "fixed": fixed, "target": target})
@@ -1226,7 +1226,7 @@ def written_name(target: Any) -> str:
     return f"{target._schema.name.partition('::')[2]}.{target._overloadname or 'default'}"
 
 
-def encoded(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """A value as JSON can hold it; tensors in it go into ``tensors`` under their name."""
     if isinstance(value, Tensor):
         tensors[name] = value
@@ -1237,18 +1237,18 @@ def encoded(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, torch.dtype):
         return {"dtype": str(value)}
     if isinstance(value, tuple | list):
-        return [encoded(item, f"{name}.{k}", tensors) for k, item in enumerate(value)]
+        return [encode(item, f"{name}.{k}", tensors) for k, item in enumerate(value)]
     if isinstance(value, dict):
-        return {str(k): encoded(item, f"{name}.{k}", tensors) for k, item in value.items()}
+        return {str(k): encode(item, f"{name}.{k}", tensors) for k, item in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise InputError(f"the head holds a {type(value).__name__}, which has no form in files")
 
 
-def decoded(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of :func:`encoded`; what it reads is taken out of ``tensors``."""
+def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The inverse of :func:`encode`; what it reads is taken out of ``tensors``."""
     if isinstance(value, list):
-        return [decoded(item, tensors) for item in value]
+        return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"tensor"}:
@@ -1259,7 +1259,7 @@ def decoded(value: Any, tensors: dict[str, Tensor]) -> Any:
         return _slot(check_fields(value["slot"], SLOT, "slot"))
     if value.keys() == {"dtype"}:
         return _dtype(value["dtype"])
-    return {name: decoded(item, tensors) for name, item in value.items()}
+    return {name: decode(item, tensors) for name, item in value.items()}
 
 
 def _slot(held: dict[str, Any]) -> Slot:
@@ -1326,7 +1326,7 @@ class HeadGraph:
         return HeadGraph(self.width, tuple(operation.to(device) for operation in self.operations))
 
 
-def needed(operations: Sequence[Operation], wanted: set[int]) -> set[int]:
+def needed_values(operations: Sequence[Operation], wanted: set[int]) -> set[int]:
     """The numbers of the values that some values need, themselves included."""
     wanted = set(wanted)
     for number in range(len(operations), 0, -1):
@@ -1335,11 +1335,11 @@ def needed(operations: Sequence[Operation], wanted: set[int]) -> set[int]:
     return wanted
 
 
-def pruned(
+def prune(
     operations: Sequence[Operation], wanted: set[int]
 ) -> tuple[list[Operation], dict[int, int]]:
     """What some values need, numbered anew, and the new number of every value that is left."""
-    numbers = {old: new for new, old in enumerate(sorted(needed(operations, wanted) | {0}))}
+    numbers = {old: new for new, old in enumerate(sorted(needed_values(operations, wanted) | {0}))}
     kept = [
         replace(operation, inputs=tuple(numbers[i] for i in operation.inputs))
         for number, operation in enumerate(operations, start=1)
@@ -1380,7 +1380,7 @@ class Lowering:
         if self.place[-1] != len(self.made):  # the last value must be the output
             self.add(Select((self.place[-1],), torch.arange(self.widths[-1])))
         scale = {self.root} if self.root is not None else set()
-        kept, numbers = pruned(self.made, {len(self.made)} | scale)
+        kept, numbers = prune(self.made, {len(self.made)} | scale)
         graph = HeadGraph(self.head.width, tuple(kept))
         return graph, numbers[self.root] if self.root is not None and self.scaled[-1] else None
 
@@ -1462,7 +1462,7 @@ class Lowering:
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class LoweredHead:
     """T, or σ T, from the aggregate on."""
 
     graph: HeadGraph
@@ -1475,7 +1475,7 @@ class Lowered:
     """Why no bound is available, naming the operation; empty where all are known."""
 
 
-def lower(head: HeadGraph) -> Lowered:
+def lower(head: HeadGraph) -> LoweredHead:
     """Rewrite a head in operations that bounds are known for.
 
     A softmax at the end keeps the order of the classes and is left out; several of them side by
@@ -1493,9 +1493,9 @@ def lower(head: HeadGraph) -> Lowered:
         try:
             graph, scale = Lowering(plain, through).run()
             if norms or not through or scale is not None:
-                return Lowered(graph, scale, squashed, "")
+                return LoweredHead(graph, scale, squashed, "")
         except NotHomogeneousError:
             continue
         except UnknownError as error:
-            return Lowered(plain, None, squashed, str(error))
+            return LoweredHead(plain, None, squashed, str(error))
     raise AssertionError("without multiplying through nothing needs to be homogeneous")

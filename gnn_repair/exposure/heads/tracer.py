@@ -23,8 +23,8 @@ from gnn_repair.exposure.heads.building import (
     Builder,
     Frame,
     Lost,
-    Traced,
-    Unfollowed,
+    TracedTensor,
+    Untranslatable,
     constant_in,
     frame_of,
     traced_in,
@@ -37,7 +37,7 @@ LARGEST = 1 << 27
 places."""
 UNKNOWN = Lost("a tensor is written in place through a view, which cannot be followed")
 
-State = Traced | Lost
+State = TracedTensor | Lost
 
 
 def rewritten_aliases(
@@ -87,7 +87,12 @@ def _geometry(tensor: Tensor) -> tuple[object, ...]:
 
 
 def _merged(
-    builder: Builder, made: Traced, alias: Tensor, state: Traced | None, nodes: Tensor, new: Tensor
+    builder: Builder,
+    made: TracedTensor,
+    alias: Tensor,
+    state: TracedTensor | None,
+    nodes: Tensor,
+    new: Tensor,
 ) -> State:
     """What the alias shows: the written value where it was written, else what it showed."""
     written = nodes >= 0
@@ -97,7 +102,7 @@ def _merged(
             return UNKNOWN
     width = builder.widths[state.value]
     both = builder.emit(Concatenate((state.value, made.value)), width + builder.widths[made.value])
-    shown = Traced(
+    shown = TracedTensor(
         both,
         torch.where(written, nodes, state.nodes),
         torch.where(written, new + width, state.channels),
@@ -109,14 +114,14 @@ def _merged(
     every = torch.where(written, new, 0).amax(found[0].axis, keepdim=True).expand(new.shape)
     if bool((written & ((every != new) | (nodes != state.nodes))).any()):
         return shown
-    own = Traced(made.value, state.nodes, every)
+    own = TracedTensor(made.value, state.nodes, every)
     try:
         return TRANSLATIONS["where"](builder, alias, written, own, state)
-    except Unfollowed:
+    except Untranslatable:
         return shown
 
 
-def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> Traced | None:
+def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> TracedTensor | None:
     """A tensor that no message reached before; its node axis is that of what was written."""
     for axis, size in enumerate(alias.shape):
         if size != builder.num_nodes:
@@ -163,26 +168,26 @@ class _Call:
 def keep(
     builder: Builder, target: Any, real: tuple[Any, Any], shown: tuple[Any, Any], out: Any
 ) -> Any:
-    """Every result of the operation as a :class:`Traced` made by an :class:`Opaque`.
+    """Every result of the operation as a :class:`TracedTensor` made by an :class:`Opaque`.
 
     Args:
         builder: the head so far.
         target: the ATen operation.
         real: its arguments and keywords, with the run's own tensors.
-        shown: the same with a :class:`Traced` for every tensor that messages reach.
+        shown: the same with a :class:`TracedTensor` for every tensor that messages reach.
         out: what it returned.
     """
     if any(name in str(target) for name in TRUSTING):
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     leaves, spec = tree_flatten(real)
     marks = tree_leaves(shown, is_leaf=_is_traced)
-    flats = [builder.flat(mark) if isinstance(mark, Traced) else None for mark in marks]
+    flats = [builder.flat(mark) if isinstance(mark, TracedTensor) else None for mark in marks]
     if any(f is not None and (f[1].shape != f[1].outer or f[1].places) for f in flats):
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     call = _Call(target, leaves, spec)
     results = [out] if isinstance(out, Tensor) else list(out)
     if any(result.is_complex() for result in results):
-        raise Unfollowed(f"computes with complex numbers, which are not followed; {AS_REAL}")
+        raise Untranslatable(f"computes with complex numbers, which are not followed; {AS_REAL}")
     cut = torch.Tag.pointwise in target.tags or target._schema.name.partition("::")[2] in CUT
     for axes in _assignments(leaves, flats, builder.num_nodes, cut):
         call.axes = axes
@@ -193,7 +198,7 @@ def keep(
                 for i, (result, axis) in enumerate(zip(results, found, strict=True))
             ]
             return made[0] if isinstance(out, Tensor) else tuple(made)
-    raise Unfollowed(MIXES)
+    raise Untranslatable(MIXES)
 
 
 def _assignments(
@@ -248,7 +253,7 @@ def _same_rows(whole: Tensor, some: Tensor, nodes: Tensor) -> int | None:
 
 def _emit(
     builder: Builder, call: _Call, flats: Sequence[Any], output: int, result: Tensor, axis: int
-) -> Traced:
+) -> TracedTensor:
     inputs: list[int] = []
     constants: list[Tensor] = []
     filled: list[Any] = []
@@ -351,12 +356,12 @@ class Tracer(TorchDispatchMode):
             raise ExposureRefused(f"after the last sum over messages {state.reason}")
         try:
             return None if state is None else self.builder.flat(state)[0]
-        except Unfollowed as reason:
+        except Untranslatable as reason:
             raise ExposureRefused(
                 f"after the last sum over messages {self._where()} {reason}"
             ) from reason
 
-    def output(self, logits: Tensor) -> Traced:
+    def output(self, logits: Tensor) -> TracedTensor:
         """How the model's output was made."""
         state = self._state(logits)
         if state is None:
@@ -413,7 +418,7 @@ class Tracer(TorchDispatchMode):
                 return self._composed(COMPOSED[name], real, shown)
             if name in TRANSLATIONS:
                 return TRANSLATIONS[name](self.builder, out, *shown[0], **shown[1])
-        except Unfollowed as reason:
+        except Untranslatable as reason:
             why = str(reason)
         if name in BY_INDEX:
             # Never tried on fewer rows: on a GPU an index beyond them cannot be recovered from.
@@ -422,7 +427,7 @@ class Tracer(TorchDispatchMode):
         try:
             functional = _functional(func, name)
             return keep(self.builder, functional, real, shown, out)
-        except Unfollowed as reason:
+        except Untranslatable as reason:
             why = why or str(reason)
         frames = [frame_of(leaf, self.builder.num_nodes) for leaf in traced_in(shown)]
         merged = any(found and found[0].shape != found[0].outer for found in frames)
@@ -430,16 +435,18 @@ class Tracer(TorchDispatchMode):
 
     def _composed(
         self, steps: Callable[..., Tensor], real: tuple[Any, Any], shown: tuple[Any, Any]
-    ) -> Traced:
+    ) -> TracedTensor:
         """What an operation's steps make of tensors, one after another."""
         leaves = (tree_leaves(part, is_leaf=_is_traced) for part in (real, shown))
         for leaf, state in zip(*leaves, strict=True):
-            if isinstance(state, Traced):  # also of the copy of a tensor that is written in place
+            if isinstance(
+                state, TracedTensor
+            ):  # also of the copy of a tensor that is written in place
                 self._remember(leaf, state)
         with self:
             made = self._state(steps(*real[0], **real[1]))
-        if not isinstance(made, Traced):
-            raise Unfollowed
+        if not isinstance(made, TracedTensor):
+            raise Untranslatable
         return made
 
     def forget(self, tensor: Tensor) -> None:
@@ -478,7 +485,7 @@ class Tracer(TorchDispatchMode):
 
 
 def _is_traced(leaf: Any) -> bool:
-    return isinstance(leaf, Traced)
+    return isinstance(leaf, TracedTensor)
 
 
 def _in_place(func: Any) -> bool:
@@ -494,5 +501,5 @@ def _functional(func: Any, name: str) -> Any:
     packet = getattr(torch.ops.aten, name, None)
     found = getattr(packet, func._overloadname, None)
     if found is None or found._schema.is_mutable:
-        raise Unfollowed("writes into another tensor, which cannot be followed")
+        raise Untranslatable("writes into another tensor, which cannot be followed")
     return found

@@ -18,8 +18,8 @@ from gnn_repair.exposure.heads.building import (
     Norm,
     Operand,
     Places,
-    Traced,
-    Unfollowed,
+    TracedTensor,
+    Untranslatable,
     constant_in,
     frame_of,
     traced_in,
@@ -40,8 +40,8 @@ from gnn_repair.exposure.heads.operations import (
 Translation = Callable[..., Any]
 """(builder, the real output, *arguments, **keywords) → what the output shows.
 
-Arguments are those of the ATen operation with a :class:`Traced` in place of every tensor that
-messages reach. Raises :class:`Unfollowed` where it does not apply.
+Arguments are those of the ATen operation with a :class:`TracedTensor` in place of every tensor that
+messages reach. Raises :class:`Untranslatable` where it does not apply.
 """
 
 aten = torch.ops.aten
@@ -50,27 +50,27 @@ aten = torch.ops.aten
 def _tensors(*operands: Any) -> None:
     """Raise unless messages reach none of these."""
     if traced_in(operands):
-        raise Unfollowed
+        raise Untranslatable
 
 
 # Elements that only move --------------------------------------------------------------------------
 
 
-def same(builder: Builder, out: Any, source: Operand, *_: Any, **__: Any) -> Traced:
+def same(builder: Builder, out: Any, source: Operand, *_: Any, **__: Any) -> TracedTensor:
     """clone, detach, contiguous: the tensor itself."""
-    if not isinstance(source, Traced) or not out.dtype.is_floating_point:
-        raise Unfollowed
+    if not isinstance(source, TracedTensor) or not out.dtype.is_floating_point:
+        raise Untranslatable
     return source
 
 
-def restrided(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Traced:
+def restrided(builder: Builder, out: Tensor, source: TracedTensor, *_: Any) -> TracedTensor:
     """as_strided to the strides of a plain tensor of the same shape, as in adaptive_avg_pool1d."""
     if out.shape != source.nodes.shape or not out.is_contiguous():
-        raise Unfollowed
+        raise Untranslatable
     return source
 
 
-def reshaped(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Traced:
+def reshaped(builder: Builder, out: Tensor, source: TracedTensor, *_: Any) -> TracedTensor:
     """view, reshape, flatten."""
     return source.viewed(lambda index: index.reshape(out.shape))
 
@@ -80,14 +80,14 @@ def moved(operation: Callable[..., Any]) -> Translation:
 
     def translate(builder: Builder, out: Any, source: Operand, *args: Any, **keys: Any) -> Any:
         _tensors(args, keys)
-        if not isinstance(source, Traced):
-            raise Unfollowed
+        if not isinstance(source, TracedTensor):
+            raise Untranslatable
         nodes = operation(source.nodes, *args, **keys)
         channels = operation(source.channels, *args, **keys)
         if isinstance(nodes, Tensor):
-            return Traced(source.value, nodes, channels)
+            return TracedTensor(source.value, nodes, channels)
         pairs = zip(nodes, channels, strict=True)
-        return tuple(Traced(source.value, n, c) for n, c in pairs)
+        return tuple(TracedTensor(source.value, n, c) for n, c in pairs)
 
     return translate
 
@@ -98,8 +98,8 @@ def chosen(operation: Callable[..., Any]) -> Translation:
 
     def translate(builder: Builder, out: Any, source: Operand, *args: Any, **keys: Any) -> Any:
         picked = move(builder, out, source, *args, **keys)
-        if isinstance(picked, Traced) and frame_of(picked, builder.num_nodes) is None:
-            raise Unfollowed("picks some of the nodes or mixes them")
+        if isinstance(picked, TracedTensor) and frame_of(picked, builder.num_nodes) is None:
+            raise Untranslatable("picks some of the nodes or mixes them")
         return picked
 
     return translate
@@ -107,15 +107,15 @@ def chosen(operation: Callable[..., Any]) -> Translation:
 
 def _seen(operand: Any, view: Callable[[Tensor], Tensor]) -> Any:
     """An operand after an operation that only moves or repeats elements."""
-    return operand.viewed(view) if isinstance(operand, Traced) else view(operand)
+    return operand.viewed(view) if isinstance(operand, TracedTensor) else view(operand)
 
 
-def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Traced:
+def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> TracedTensor:
     """Concatenation along channels; constants become branches of their own."""
     dim = dim % out.dim()
     # The old convention that an empty tensor of one axis may be concatenated with anything.
     parts = [part for part in parts if tuple(part.shape) != (0,)]
-    _, like = builder.flat(next(part for part in parts if isinstance(part, Traced)))
+    _, like = builder.flat(next(part for part in parts if isinstance(part, TracedTensor)))
     if like.axis == dim and like.shape == like.outer:
         return _rows_joined(builder, out, parts, dim)
     if like.shape == (1, *like.outer):  # a single recipient, without an axis for it
@@ -123,7 +123,7 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Tr
         made = cat(builder, out.unsqueeze(0), lifted, dim + 1)
         return made.viewed(lambda t: t.squeeze(0))
     if like.shape != like.outer:
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     numbers, indices, start = [], [], 0
     for part in parts:
         number, frame = _branch(builder, part, like)
@@ -134,44 +134,44 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Tr
     value = builder.emit(Concatenate(tuple(numbers)), start)
     channels = torch.cat(indices, dim).expand(out.shape)
     whole = builder.shown(value, Frame(tuple(out.shape), like.axis, tuple(out.shape), like.places))
-    return Traced(value, whole.nodes, channels)
+    return TracedTensor(value, whole.nodes, channels)
 
 
 def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
-    if isinstance(part, Traced):
+    if isinstance(part, TracedTensor):
         number, frame = builder.flat(part)
         if frame.axis != like.axis or frame.shape != frame.outer or frame.places != like.places:
-            raise Unfollowed(MIXES)
+            raise Untranslatable(MIXES)
         return number, frame
     assert isinstance(part, Tensor)
     frame = Frame(tuple(part.shape), like.axis, tuple(part.shape), like.places)
     return builder.constant(constant_in(part, frame), frame.width), frame
 
 
-def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int) -> Traced:
+def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int) -> TracedTensor:
     """Rows of different nodes one after another; rows that no message reaches are nobody's."""
-    made: Traced | None = None
+    made: TracedTensor | None = None
     start = 0
     for part in parts:
         places = torch.arange(start, start + part.shape[dim], device=builder.device)
         start += part.shape[dim]
-        if isinstance(part, Traced):
+        if isinstance(part, TracedTensor):
             made = _put(builder, made, part, dim, places, tuple(out.shape))
     assert made is not None
     return made
 
 
 def _put(
-    builder: Builder, base: Traced | None, part: Traced, dim: int, places: Tensor,
+    builder: Builder, base: TracedTensor | None, part: TracedTensor, dim: int, places: Tensor,
     shape: tuple[int, ...],
-) -> Traced:  # fmt: skip
+) -> TracedTensor:  # fmt: skip
     """A tensor with another's rows in some places, whose own nodes stand there."""
     value, frame, own = _rows_of(builder, part, dim, len(places))
     nodes = torch.full((shape[dim],), -1, device=builder.device)
     if base is not None:
         before, known, nodes = _rows_of(builder, base, dim, shape[dim])
         if known.width != frame.width:
-            raise Unfollowed(MIXES)
+            raise Untranslatable(MIXES)
         mask = torch.zeros(builder.num_nodes, 1, dtype=torch.float64, device=builder.device)
         mask[own[own >= 0]] = 1.0
         mask = mask.expand(-1, frame.width)
@@ -181,17 +181,19 @@ def _put(
     nodes[places] = own
     inside = nodes[nodes >= 0]
     if inside.unique().numel() < inside.numel():
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     whole = torch.equal(nodes, torch.arange(builder.num_nodes, device=builder.device))
     kept = None if whole else Places(nodes, builder.num_nodes)
     return builder.shown(value, Frame(shape, dim, shape, kept))
 
 
-def _rows_of(builder: Builder, part: Traced, dim: int, count: int) -> tuple[int, Frame, Tensor]:
+def _rows_of(
+    builder: Builder, part: TracedTensor, dim: int, count: int
+) -> tuple[int, Frame, Tensor]:
     """A tensor whose rows are nodes: its value, its frame and the node of every row."""
     number, frame = builder.flat(part)
     if frame.shape != frame.outer or frame.axis != dim:
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     if frame.places is None:
         return number, frame, torch.arange(count, device=builder.device)
     return number, frame, frame.places.nodes.clone()
@@ -199,13 +201,13 @@ def _rows_of(builder: Builder, part: Traced, dim: int, count: int) -> tuple[int,
 
 def put_rows(
     builder: Builder, out: Tensor, base: Operand, dim: int, index: Tensor, values: Operand
-) -> Traced:
+) -> TracedTensor:
     """index_copy, and index_put along the nodes: rows written into a tensor."""
     dim, shape = dim % out.dim(), tuple(out.shape)
-    if not isinstance(values, Traced):
+    if not isinstance(values, TracedTensor):
         return index_put(builder, out, base, [None] * dim + [index], values)
     if not isinstance(index, Tensor):
-        raise Unfollowed
+        raise Untranslatable
     if isinstance(base, Tensor):  # every node's own constant row, where rows are the nodes'
         if base.shape[dim] != builder.num_nodes:
             return _put(builder, None, values, dim, index, shape)
@@ -213,14 +215,14 @@ def put_rows(
         # Memory that was not yet written may hold anything, and is overwritten.
         known = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
         base = builder.shown(builder.constant(known, frame.width), frame)
-    assert isinstance(base, Traced)
+    assert isinstance(base, TracedTensor)
     return _put(builder, base, values, dim, index, shape)
 
 
 def index_put(
     builder: Builder, out: Tensor, base: Operand, indices: Sequence[Any], values: Operand,
     accumulate: bool = False,
-) -> Traced:  # fmt: skip
+) -> TracedTensor:  # fmt: skip
     """Rows written by one list of nodes, or constants."""
     if isinstance(values, Tensor) and not accumulate and not traced_in(indices):
         zeros = torch.zeros(out.shape, dtype=torch.float64, device=builder.device)
@@ -228,20 +230,20 @@ def index_put(
         mask, new = (aten.index_put(zeros, list(indices), value) for value in written)
         return where(builder, out, mask, new, base)
     used = [place for place, index in enumerate(indices) if index is not None]
-    if accumulate or len(used) != 1 or not isinstance(values, Traced):
-        raise Unfollowed
+    if accumulate or len(used) != 1 or not isinstance(values, TracedTensor):
+        raise Untranslatable
     index = indices[used[0]]
     if not isinstance(index, Tensor) or index.dim() != 1 or len(values.shape) != out.dim():
-        raise Unfollowed
+        raise Untranslatable
     index = index.nonzero().view(-1) if index.dtype == torch.bool else index
     return put_rows(builder, out, base, used[0], index, values)
 
 
 def copied(builder: Builder, out: Tensor, target: Operand, source: Operand = 0.0, *_: Any) -> Any:
     """copy_, fill_, zero_: the source takes the target's place."""
-    if isinstance(source, Traced):
+    if isinstance(source, TracedTensor):
         return source.viewed(lambda t: t.expand(out.shape))
-    assert isinstance(target, Traced)
+    assert isinstance(target, TracedTensor)
     frame = builder.flat(target)[1]
     constant = torch.as_tensor(source, dtype=torch.float64, device=builder.device)
     return builder.shown(builder.constant(constant_in(constant, frame), frame.width), frame)
@@ -250,7 +252,7 @@ def copied(builder: Builder, out: Tensor, target: Operand, source: Operand = 0.0
 # Arithmetic ---------------------------------------------------------------------------------------
 
 
-def add(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> Traced:
+def add(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> TracedTensor:
     """left + α · right."""
     frame, (a, b) = builder.aligned(out.shape, left, right)
     if isinstance(a, int) and isinstance(b, int):
@@ -263,12 +265,12 @@ def add(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) 
     return builder.shown(value, frame)
 
 
-def sub(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> Traced:
+def sub(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> TracedTensor:
     """left − α · right."""
     return add(builder, out, left, right, -alpha)
 
 
-def mul(builder: Builder, out: Tensor, left: Any, right: Any) -> Traced:
+def mul(builder: Builder, out: Tensor, left: Any, right: Any) -> TracedTensor:
     """left ⊙ right."""
     frame, (a, b) = builder.aligned(out.shape, left, right)
     if isinstance(a, int) and isinstance(b, int):
@@ -284,20 +286,25 @@ def mul(builder: Builder, out: Tensor, left: Any, right: Any) -> Traced:
 
 def div(
     builder: Builder, out: Tensor, left: Any, right: Any, rounding_mode: str | None = None
-) -> Traced:
+) -> TracedTensor:
     """left / right; by the norm of left itself, ``normalize``."""
     if rounding_mode is not None:
-        raise Unfollowed
-    if not isinstance(right, Traced):
+        raise Untranslatable
+    if not isinstance(right, TracedTensor):
         frame, (value, divisor) = builder.aligned(out.shape, left, right)
         assert isinstance(value, int) and isinstance(divisor, Tensor)
         return builder.shown(builder.scaled(value, 1 / divisor, 0.0), frame)
-    if isinstance(left, Traced) and (normal := _normalized(builder, out, left, right)) is not None:
+    if (
+        isinstance(left, TracedTensor)
+        and (normal := _normalized(builder, out, left, right)) is not None
+    ):
         return normal
     return mul(builder, out, left, ELEMENTWISE["reciprocal"](builder, out, right))
 
 
-def _normalized(builder: Builder, out: Tensor, left: Traced, right: Traced) -> Traced | None:
+def _normalized(
+    builder: Builder, out: Tensor, left: TracedTensor, right: TracedTensor
+) -> TracedTensor | None:
     norm = builder.norms.get(right.value)
     if norm is None or left.shape != out.shape:
         return None
@@ -324,7 +331,7 @@ def _order(builder: Builder, value: int, source: int) -> Tensor | None:
     return made.index if permuted and torch.equal(made.index.sort().values, whole) else None  # type: ignore[union-attr]
 
 
-def where(builder: Builder, out: Tensor, mask: Any, left: Any, right: Any) -> Traced:
+def where(builder: Builder, out: Tensor, mask: Any, left: Any, right: Any) -> TracedTensor:
     """left where a constant mask is on, else right."""
     _tensors(mask)
     frame, (a, b, marks) = builder.aligned(out.shape, left, right, mask)
@@ -346,9 +353,9 @@ def where(builder: Builder, out: Tensor, mask: Any, left: Any, right: Any) -> Tr
 def each(make: Callable[..., int]) -> Translation:
     """A function (builder, value, *settings) → value of every element."""
 
-    def translate(builder: Builder, out: Any, source: Any, *args: Any, **keys: Any) -> Traced:
-        if not isinstance(source, Traced):
-            raise Unfollowed
+    def translate(builder: Builder, out: Any, source: Any, *args: Any, **keys: Any) -> TracedTensor:
+        if not isinstance(source, TracedTensor):
+            raise Untranslatable
         value, frame = builder.flat(source)
         return builder.shown(make(builder, value, *args, **keys), frame)
 
@@ -368,7 +375,7 @@ def _elu(
 def _softplus(builder: Builder, value: int, beta: float = 1, threshold: float = 20) -> int:
     """softplus(β x) / β, as PyTorch computes it."""
     if threshold != 20 or not beta > 0:
-        raise Unfollowed
+        raise Untranslatable
     if beta == 1:
         return builder.applied("softplus_linear", value)
     inner = builder.applied("softplus_linear", builder.scaled(value, float(beta), 0.0))
@@ -378,8 +385,8 @@ def _softplus(builder: Builder, value: int, beta: float = 1, threshold: float = 
 def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **keys: Any) -> int:
     """min(max(x, low), high) out of ReLUs; a norm bounded below stays one to divide by."""
     low, high = keys.get("min", low), keys.get("max", high)
-    if isinstance(low, Tensor | Traced) or isinstance(high, Tensor | Traced):
-        raise Unfollowed
+    if isinstance(low, Tensor | TracedTensor) or isinstance(high, Tensor | TracedTensor):
+        raise Untranslatable
     norm, made = builder.norms.get(value), value
     if low is not None:
         below = builder.applied("relu", builder.scaled(made, 1.0, -float(low)))
@@ -406,20 +413,20 @@ def _root(builder: Builder, value: int) -> int:
     return made
 
 
-def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Traced:
+def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> TracedTensor:
     """Leaky ReLU with learned slopes."""
     _tensors(weight)
     frame, (value, slope) = builder.aligned(out.shape, source, weight)
     assert isinstance(value, int) and isinstance(slope, Tensor)
     if slope.dim() > 1:
-        raise Unfollowed
+        raise Untranslatable
     return builder.shown(builder.applied("leaky_relu", value, slope), frame)
 
 
 def pairwise(sign: float) -> Translation:
     """maximum (sign 1) or minimum (sign −1) of two tensors."""
 
-    def translate(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Traced:
+    def translate(builder: Builder, out: Tensor, left: Operand, right: Operand) -> TracedTensor:
         frame, operands = builder.aligned(out.shape, left, right)
         numbers = [
             part if isinstance(part, int) else builder.constant(part, frame.width)
@@ -443,7 +450,7 @@ def _largest(builder: Builder, numbers: list[int], sign: float) -> int:
 
 
 def parts_of(
-    builder: Builder, source: Traced, dims: int | Sequence[int] | None
+    builder: Builder, source: TracedTensor, dims: int | Sequence[int] | None
 ) -> tuple[int, Frame, int]:
     """The value with the reduced axes last in every part, the kept frame and a part's size."""
     count = len(source.shape)
@@ -455,7 +462,7 @@ def parts_of(
     turned = source.viewed(lambda t: t.permute(*kept, *reduced).reshape(*shape, size))
     value, frame = builder.flat(turned)
     if frame.axis == len(frame.shape) - 1 or frame.shape[-1] != size:
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     return value, Frame(frame.shape[:-1], frame.axis, tuple(shape), frame.places), size
 
 
@@ -463,7 +470,7 @@ def reduced(make: Callable[[Builder, int, int, int], int]) -> Translation:
     """What (builder, value, number of parts, their size) → value makes of every part."""
 
     def translate(
-        builder: Builder, out: Any, source: Traced, dims: Any = None, *_: Any, **__: Any
+        builder: Builder, out: Any, source: TracedTensor, dims: Any = None, *_: Any, **__: Any
     ) -> Any:
         value, frame, size = parts_of(builder, source, dims)
         made = builder.shown(make(builder, value, frame.width, size), frame)
@@ -513,15 +520,17 @@ def extreme(sign: float) -> Translation:
     """amax (sign 1) and amin (sign −1); max and min over one axis, or of two tensors."""
     over = reduced(lambda b, value, parts, size: _largest(b, _places(b, value, parts, size), sign))
 
-    def translate(builder: Builder, out: Any, source: Traced, *args: Any, **keys: Any) -> Any:
-        if args and isinstance(args[0], Traced | Tensor):
+    def translate(builder: Builder, out: Any, source: TracedTensor, *args: Any, **keys: Any) -> Any:
+        if args and isinstance(args[0], TracedTensor | Tensor):
             return pairwise(sign)(builder, out, source, args[0])
         return over(builder, out, source, *args, **keys)
 
     return translate
 
 
-def cumulated(builder: Builder, out: Tensor, source: Traced, dim: int, **_: Any) -> Traced:
+def cumulated(
+    builder: Builder, out: Tensor, source: TracedTensor, dim: int, **_: Any
+) -> TracedTensor:
     """Sums of everything up to each place of an axis that is not the nodes'."""
     value, frame, size = parts_of(builder, source, dim)
     shape = (*frame.shape, size)
@@ -530,12 +539,12 @@ def cumulated(builder: Builder, out: Tensor, source: Traced, dim: int, **_: Any)
 
 
 def vector_norm(
-    builder: Builder, out: Tensor, source: Traced, order: float | None = 2, dims: Any = None,
+    builder: Builder, out: Tensor, source: TracedTensor, order: float | None = 2, dims: Any = None,
     *_: Any, **__: Any,
 ) -> Any:  # fmt: skip
     """The Euclidean norm of parts; what divides by it becomes a normalisation."""
     if order not in (2, None):
-        raise Unfollowed
+        raise Untranslatable
 
     def norm(builder: Builder, value: int, parts: int, size: int) -> int:
         total = _total(builder, builder.applied("square", value), parts, size)
@@ -553,35 +562,35 @@ WIDEST = 1 << 24
 mostly zeros."""
 
 
-def mm(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Traced:
+def mm(builder: Builder, out: Tensor, left: Operand, right: Operand) -> TracedTensor:
     """[N, d] × [d, k] by a constant, from either side."""
-    if isinstance(left, Traced) and isinstance(right, Tensor):
+    if isinstance(left, TracedTensor) and isinstance(right, Tensor):
         return _from_right(builder, out, left, right)
-    if isinstance(left, Tensor) and isinstance(right, Traced):
+    if isinstance(left, Tensor) and isinstance(right, TracedTensor):
         turned = _from_right(builder, out.t(), right.viewed(lambda t: t.t()), left.t())
         return turned.viewed(lambda t: t.t())
-    raise Unfollowed(MIXES)
+    raise Untranslatable(MIXES)
 
 
-def _from_right(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Traced:
+def _from_right(builder: Builder, out: Tensor, left: TracedTensor, right: Tensor) -> TracedTensor:
     value, frame = builder.flat(left)
     if frame.axis == len(frame.shape) - 1:
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     repeats = frame.width // frame.shape[-1]
     if (frame.width * repeats * right.shape[1]) > WIDEST:
-        raise Unfollowed
+        raise Untranslatable
     weight = torch.kron(builder.eye(repeats), right.detach().double().t().contiguous())
     made = builder.affine(value, weight)
     return builder.shown(made, frame.last(right.shape[1], tuple(out.shape)))
 
 
-def bmm(builder: Builder, out: Tensor, left: Any, right: Any) -> Traced:
+def bmm(builder: Builder, out: Tensor, left: Any, right: Any) -> TracedTensor:
     """[B, m, d] × [B, d, k]: a product for every head, or for every node."""
-    if isinstance(left, Traced) and isinstance(right, Tensor):
+    if isinstance(left, TracedTensor) and isinstance(right, Tensor):
         found = _by_head(builder, out, left, right)
         if found is not None:
             return found
-    if isinstance(left, Tensor) and isinstance(right, Traced):
+    if isinstance(left, Tensor) and isinstance(right, TracedTensor):
         found = _by_head(builder, out.mT, right.viewed(lambda t: t.mT), left.mT)
         if found is not None:
             return found.viewed(lambda t: t.mT)
@@ -593,11 +602,13 @@ def bmm(builder: Builder, out: Tensor, left: Any, right: Any) -> Traced:
     ]
     terms = mul(builder, torch.empty(wide, device="meta"), *spread)
     made = reduced(_total)(builder, out, terms, [2])
-    assert isinstance(made, Traced)
+    assert isinstance(made, TracedTensor)
     return made
 
 
-def _by_head(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Traced | None:
+def _by_head(
+    builder: Builder, out: Tensor, left: TracedTensor, right: Tensor
+) -> TracedTensor | None:
     """Nodes are the rows: one matrix for each of B heads, together block diagonal."""
     value, frame = builder.flat(left)
     if frame.shape != frame.outer or frame.axis != 1:
@@ -606,20 +617,20 @@ def _by_head(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Trac
     return builder.shown(made, Frame(tuple(out.shape), 1, tuple(out.shape), frame.places))
 
 
-def added(product: Callable[..., Traced]) -> Translation:
+def added(product: Callable[..., TracedTensor]) -> Translation:
     """β · base + α · product: addmm, baddbmm."""
 
     def translate(
         builder: Builder, out: Tensor, base: Any, left: Any, right: Any, *, beta: float = 1,
         alpha: float = 1,
-    ) -> Traced:  # fmt: skip
+    ) -> TracedTensor:  # fmt: skip
         if not traced_in((left, right)):
-            raise Unfollowed
+            raise Untranslatable
         made = product(builder, out, left, right)
         if alpha != 1:
             made = mul(builder, out, made, float(alpha))
         if beta != 1:
-            reached = isinstance(base, Traced)
+            reached = isinstance(base, TracedTensor)
             base = mul(builder, out, base, float(beta)) if reached else base * beta
         return add(builder, out, base, made)
 
@@ -628,16 +639,16 @@ def added(product: Callable[..., Traced]) -> Translation:
 
 def bilinear(
     builder: Builder, out: Tensor, left: Operand, weight: Operand, right: Operand, *_: Any
-) -> Traced:
+) -> TracedTensor:
     """x W y of every node, where messages reach one of the two: nn.Bilinear."""
-    traced, other = (left, right) if isinstance(left, Traced) else (right, left)
+    traced, other = (left, right) if isinstance(left, TracedTensor) else (right, left)
     _tensors(other, weight)
-    if not isinstance(traced, Traced) or traced.nodes.dim() != 2:
-        raise Unfollowed
+    if not isinstance(traced, TracedTensor) or traced.nodes.dim() != 2:
+        raise Untranslatable
     assert isinstance(other, Tensor) and isinstance(weight, Tensor)
     value, frame = builder.flat(traced)
     if frame.axis != 0:
-        raise Unfollowed
+        raise Untranslatable
     wide, sides = len(weight), "oij,nj->noi" if traced is left else "oij,ni->noj"
     slopes = torch.einsum(sides, weight.double(), other.double()).flatten(1)
     factor = slopes if frame.places is None else frame.places.spread(slopes)
@@ -650,7 +661,7 @@ def bilinear(
 # Normalisations -----------------------------------------------------------------------------------
 
 
-def _results(made: Traced, out: Any) -> Any:
+def _results(made: TracedTensor, out: Any) -> Any:
     """The normalised tensor, and statistics that hardly anything reads."""
     lost = Lost("it reads a normalisation's statistics")
     return made if isinstance(out, Tensor) else (made, *[lost] * (len(out) - 1))
@@ -661,8 +672,8 @@ def batch_norm(builder: Builder, out: Any, source: Operand, *args: Any) -> Any:
     weight, bias, mean, variance, *rest = args
     training = rest[0] if isinstance(rest[0], bool) else False
     eps = next(value for value in reversed(rest) if isinstance(value, float))
-    if training or mean is None or not isinstance(source, Traced):
-        raise Unfollowed(MIXES)
+    if training or mean is None or not isinstance(source, TracedTensor):
+        raise Untranslatable(MIXES)
     shape = [1, -1, *[1] * (len(source.shape) - 2)]
     scale = 1 / (variance.double() + eps).sqrt()
     factor = scale if weight is None else scale * weight.double()
@@ -693,10 +704,10 @@ def layer_norm(
 ) -> Any:  # fmt: skip
     """Over the last axes."""
     _tensors(weight, bias)
-    assert isinstance(source, Traced)
+    assert isinstance(source, TracedTensor)
     number, frame = builder.flat(source)
     if frame.axis >= len(frame.shape) - len(shape):
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     return _normalised(builder, out, (number, frame), prod(shape), (weight, bias), eps)
 
 
@@ -706,10 +717,10 @@ def group_norm(
 ) -> Any:  # fmt: skip
     """Over groups of channels, each node for itself."""
     _tensors(weight, bias)
-    assert isinstance(source, Traced)
+    assert isinstance(source, TracedTensor)
     number, frame = builder.flat(source)
     if frame.axis != 0 or frame.shape != frame.outer:
-        raise Unfollowed(MIXES)
+        raise Untranslatable(MIXES)
     size, constants = channels // groups * places, (weight, bias)
     return _normalised(builder, out, (number, frame), size, constants, eps, places)
 
@@ -717,10 +728,12 @@ def group_norm(
 def softmax(log: bool) -> Translation:
     """Softmax or its logarithm over one axis that is not the nodes'."""
 
-    def translate(builder: Builder, out: Tensor, source: Traced, dim: int, *_: Any) -> Traced:
+    def translate(
+        builder: Builder, out: Tensor, source: TracedTensor, dim: int, *_: Any
+    ) -> TracedTensor:
         number, frame = builder.flat(source.viewed(lambda t: t.movedim(dim, -1)))
         if frame.axis == len(frame.shape) - 1:
-            raise Unfollowed(MIXES)
+            raise Untranslatable(MIXES)
         value = builder.emit(Softmax((number,), frame.shape[-1], log), frame.width)
         return builder.shown(value, frame).viewed(lambda t: t.movedim(-1, dim))
 
@@ -734,14 +747,14 @@ def _power(x: Tensor, exponent: Any) -> Tensor:
     """x to the power of 2, ±½ or −1."""
     known = {2: torch.square, 0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
     if isinstance(exponent, Tensor) or exponent not in known:
-        raise Unfollowed
+        raise Untranslatable
     return known[exponent](x)
 
 
 def _threshold(x: Tensor, level: float, below: float) -> Tensor:
     """x above the level, else another number; continuous only where the two agree."""
     if level != below:
-        raise Unfollowed
+        raise Untranslatable
     return x.clamp(min=level)
 
 

@@ -20,21 +20,21 @@ from gnn_repair.exposure.calling import (
     Forward,
     ModelOnData,
     Reading,
-    explained,
+    explaining_misfits,
     listed_graphs,
-    on_data,
+    model_on_data,
     one_graph,
 )
-from gnn_repair.exposure.from_model import Exposing, Wanted, held_parts, operation_of, unwrapped
+from gnn_repair.exposure.from_model import ExposeOptions, Exposer, held_parts, operation_of, unwrap
 from gnn_repair.exposure.heads.building import Frame, Places
-from gnn_repair.exposure.heads.head import affine_start, simplified
+from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
     TAKEN_OFF,
     ends_in_sigmoid,
-    folded,
+    fold_affine,
     is_affine,
     logit_of,
-    without_sigmoid,
+    strip_sigmoid,
 )
 from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph, Opaque, Operation
 from gnn_repair.exposure.heads.tracer import Tracer
@@ -48,7 +48,7 @@ from gnn_repair.exposure.links.calls import (
 )
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.pieces import cut_terms
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, gathered
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, gather_parts
 from gnn_repair.exposure.record.recorder import (
     GATHERS,
     LINKS,
@@ -63,18 +63,18 @@ from gnn_repair.exposure.record.recorder import (
 )
 from gnn_repair.exposure.record.replay import (
     Capture,
-    Captured,
+    CapturedRun,
     CapturePlan,
     Replay,
     Substitutes,
-    excused,
     giving,
     largest_gap,
     random_admissible,
     relative_gap,
+    residual_advice,
     residual_limit,
 )
-from gnn_repair.exposure.state import emptied, refuse_compiled, resting
+from gnn_repair.exposure.state import caches_emptied, refuse_compiled, resting
 from gnn_repair.exposure.value import Exposure, HeldPart
 
 
@@ -125,15 +125,17 @@ def expose_links(
             f"vary is {vary!r}; choose 'source' or 'target' (with both ends reweighted a logit is "
             "a product of two mixtures, which no linear program decides)"
         )
-    model = unwrapped(model)
+    model = unwrap(model)
     refuse_compiled(model)
     data = one_graph(listed_graphs(data), model, forward)
     kind = relation_of(data, relation)
     chosen, end = chosen_links(data, links, kind), ENDS.index(vary)
-    with resting(model), torch.no_grad(), explained(model, data):
+    with resting(model), torch.no_grad(), explaining_misfits(model, data):
         call = link_call(model, data, decoder, forward, chosen, kind)
-        subject = on_data(model, data, lambda *_: None, None if kind is None else kind[2 * end])
-        exposing = _LinkExposing(subject, Wanted(hops, tolerance), call, chosen, end)
+        subject = model_on_data(
+            model, data, lambda *_: None, None if kind is None else kind[2 * end]
+        )
+        exposing = _LinkExposing(subject, ExposeOptions(hops, tolerance), call, chosen, end)
         known = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
         exposing.known = [t for t in known if isinstance(t, Tensor) and torch.equal(t, chosen)]
         made: Any = exposing.exposed()
@@ -190,7 +192,7 @@ def lookups_of(analysis: Analysis, count: int) -> dict[int, Lookup]:
 
 
 def _lookup(analysis: Analysis, place: int, step: RecordedStep, count: int) -> Lookup | None:
-    known = gathered(analysis, step) if step.name in GATHERS else None
+    known = gather_parts(analysis, step) if step.name in GATHERS else None
     if step.name == "gather":  # one number per row, repeated for every channel
         known = (step.args[0].number, step.args[1], step.args[2].number)
     if known is None or not analysis.value(known[0]).floating:
@@ -288,14 +290,14 @@ BETWEEN = (
 )
 
 
-class _LinkExposing(Exposing):
+class _LinkExposing(Exposer):
     """One model's links on the way to their exposure."""
 
     decoding: Decoding
     two_columns = False
 
     def __init__(
-        self, subject: ModelOnData, wanted: Wanted, call: LinkCall, links: Tensor, end: int
+        self, subject: ModelOnData, wanted: ExposeOptions, call: LinkCall, links: Tensor, end: int
     ) -> None:
         super().__init__(subject, wanted)
         self.call, self.links, self.end = call, links, end
@@ -306,7 +308,7 @@ class _LinkExposing(Exposing):
         self.read = Reading(outputs="labels")
 
     def run(self, recorder: Recorder | None = None) -> Tensor:
-        with emptied(self.caches):
+        with caches_emptied(self.caches):
             mark = None if recorder is None else recorder.mark
             logits, self.two_columns = self.call.run(self.given, mark)
             return logits
@@ -373,7 +375,7 @@ class _LinkExposing(Exposing):
     def _followed(
         self, analysis: Analysis, sites: Sequence[FinalSite], plan: CapturePlan,
         decoding: Decoding, logits: Tensor,
-    ) -> tuple[Captured, HeadGraph, dict[int, list[Tensor]]]:  # fmt: skip
+    ) -> tuple[CapturedRun, HeadGraph, dict[int, list[Tensor]]]:  # fmt: skip
         """What leads to the ends' embeddings, node by node, and from there on, link by link.
 
         Also what mixes links.
@@ -400,11 +402,11 @@ class _LinkExposing(Exposing):
         values = [capture.values[table] for table in offsets]
         builder = capture.tracer.builder
         value = values[0] if len(values) == 1 else builder.emit(Concatenate(tuple(values)), width)
-        before = simplified(builder.operations, builder.widths, value)
+        before = simplify(builder.operations, builder.widths, value)
         extracted = affine_start(before, plan.width, device)
         last, _ = links.builder.flat(links.output(output))
-        after = simplified(links.builder.operations, links.builder.widths, last)
-        found = Captured(analysis, sites, capture.kept, plan.offsets, extracted)
+        after = simplify(links.builder.operations, links.builder.widths, last)
+        found = CapturedRun(analysis, sites, capture.kept, plan.offsets, extracted)
         return found, HeadGraph(width, tuple(after)), capture.across
 
     def _nodes_at(self, analysis: Analysis, end: int) -> Tensor:
@@ -425,7 +427,7 @@ class _LinkExposing(Exposing):
             nodes[lookup.links], seen[lookup.links] = ids, True
         return nodes
 
-    def _still(self, found: Captured, record: Record) -> Substitutes:
+    def _still(self, found: CapturedRun, record: Record) -> Substitutes:
         """What stays as it is while the varied end moves: the other end, and second ways."""
         decoding, instead = self.decoding, dict[int, Callable[..., Any]]()
         frozen = {one.step: frozenset({one.table}) for one in decoding.still}
@@ -450,10 +452,10 @@ class _LinkExposing(Exposing):
         head = HeadGraph(before.width, operations)
         off = ends_in_sigmoid(head)
         if off:
-            head = without_sigmoid(head)
+            head = strip_sigmoid(head)
             mixture = replace(mixture, called=mixture.called + TAKEN_OFF)
         if is_affine(head):
-            exposure = folded(mixture, head, None)
+            exposure = fold_affine(mixture, head, None)
         else:
             if not off and bool(((logits > 0) & (logits < 1)).all()):
                 mixture = replace(mixture, called=mixture.called + BETWEEN)
@@ -487,7 +489,7 @@ class _LinkExposing(Exposing):
             raise ExposureRefused(
                 f"with reweighted messages of the links' {ENDS[self.end]}s the model differs from "
                 f"their mixture by {worst:.1e} of what they move, more than {limit:.0e}; "
-                + excused(worst, logits.dtype)
+                + residual_advice(worst, logits.dtype)
             )
         return worst
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from gnn_repair.checks import as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.notebook import shown
+from gnn_repair.notebook import html_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +95,7 @@ class LinkExposure:
         return frame
 
     def _repr_html_(self) -> str:
-        return shown(self)
+        return html_view(self)
 
     def __str__(self) -> str:
         lines = str(self.mixture).split("\n")

@@ -534,7 +534,7 @@ class Analysis:
         pushes = [_mover(step, own) for step, own in steps if step.name in MOVES]
         own = self.value(number).shape
         places = torch.arange(prod(own)).view(own)
-        return number, pushed(pushes, places).expand(tuple(shape))
+        return number, move_along(pushes, places).expand(tuple(shape))
 
     def reached(self, sites: Sequence[FinalSite]) -> set[int]:
         """The operations that depend on what the operations behind some sites make."""
@@ -583,7 +583,7 @@ class Parts:
     """The value with the relation of every entry, where each relation has a matrix of its own."""
 
 
-def pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
+def move_along(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
     """A tensor moved as another one was."""
     for push in pushes:
         tensor = push(tensor)
@@ -617,7 +617,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
     def place_of(value: int, shape: tuple[int, ...]) -> Tensor:
         own = analysis.value(value).shape
         numbers = torch.arange(prod(own)).view(own).expand(shape)
-        return pushed(pushes[::-1], numbers)
+        return move_along(pushes[::-1], numbers)
 
     while True:
         step, shape = analysis.maker(number), analysis.value(number).shape
@@ -654,7 +654,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
         elif step.name == "neg":
             scale, number = -scale, step.args[0].number
         elif step.name in GATHERS:
-            found = gathered(analysis, step)
+            found = gather_parts(analysis, step)
             if found is None:
                 break
             table, axis, index = found
@@ -663,7 +663,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             count = len(shape) - len(inner) + 1
             each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
             try:
-                channels = pushed(pushes[::-1], each.expand(shape))
+                channels = move_along(pushes[::-1], each.expand(shape))
             except (ValueError, RuntimeError):
                 break
             return Parts(
@@ -682,7 +682,9 @@ def _relations(analysis: Analysis, number: int) -> int | None:
         return None
     for argument in step.args:
         maker = analysis.maker(analysis.root(argument.number))
-        found = gathered(analysis, maker) if maker is not None and maker.name in GATHERS else None
+        found = (
+            gather_parts(analysis, maker) if maker is not None and maker.name in GATHERS else None
+        )
         if found is not None and found[1] == 0 and not analysis.value(found[0]).rows:
             return found[2]
     return None
@@ -706,7 +708,7 @@ def _numbers_side(
     return None
 
 
-def gathered(analysis: Analysis, step: RecordedStep) -> tuple[int, int, int] | None:
+def gather_parts(analysis: Analysis, step: RecordedStep) -> tuple[int, int, int] | None:
     """(table, axis, index) of an operation that looks rows up."""
     table = step.args[0].number
     if step.name == "embedding":

@@ -26,7 +26,7 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.calling import TypedGraph
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.pieces import NodeNames
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, pushed
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, move_along
 from gnn_repair.exposure.value import LAST_HOP, Exposure, Group, derived_exposure
 from gnn_repair.kernels import Pattern, mix
 
@@ -184,7 +184,7 @@ def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
     return _joined(parts), state, [starts[_key(context.messages)] for context in contexts]
 
 
-def with_shared_contexts(mixtures: Sequence[Sequence[Mixture]]) -> list[list[Mixture]]:
+def share_contexts(mixtures: Sequence[Sequence[Mixture]]) -> list[list[Mixture]]:
     """All groups' contexts over the same columns: one block for every matrix that is read.
 
     A recipient stands in the columns of its own input, a message in those of its sender's; they
@@ -436,7 +436,7 @@ def _states(
 ) -> tuple[Tensor, Tensor, bool]:
     """[M, R] in the message's channels, the row of every entry, and whether each has its own."""
     if parts.table is None:
-        message = _to_entries(pushed(parts.pushes, kept[parts.whole]), axes)
+        message = _to_entries(move_along(parts.pushes, kept[parts.whole]), axes)
         message = message.reshape(entries, prod(message.shape[len(axes) :]))
         return message, torch.arange(entries), True
     table = kept[parts.table].movedim(parts.axis, 0).flatten(1)
@@ -570,7 +570,7 @@ def _product_block(
     return block if site.rows is None else _of_recipients(block, site, False, None, None)
 
 
-def of_sender_type(block: Block, graph: TypedGraph) -> Block:
+def keep_sender_type(block: Block, graph: TypedGraph) -> Block:
     """The block with the states of its senders' type alone, where those of several lie together."""
     site, shift = block.pieces[0].site, block.sources - block.rows
     one = len(shift) > 0 and bool((shift == shift[0]).all())
@@ -708,7 +708,7 @@ KINDS = ("node", "cluster", "edge", "row")
 """What graphs pool."""
 
 
-def with_senders(blocks: Sequence[Block], nodes: int) -> tuple[list[Block], NodeNames]:
+def number_senders(blocks: Sequence[Block], nodes: int) -> tuple[list[Block], NodeNames]:
     """The blocks of pools with senders numbered one kind after another, and the kinds' names."""
     counts, numbers = dict.fromkeys(KINDS, 0) | {"node": nodes}, list[Tensor]()
     kinds = [block.pieces[0].site.sender for block in blocks]

@@ -34,8 +34,8 @@ from gnn_repair.exposure.record.reductions import (
     Reduction,
     along_axis,
     distinct,
-    rewritten,
     rows_after,
+    rows_after_write,
     same,
 )
 
@@ -275,7 +275,7 @@ def plain_name(func: Any) -> str:
     return name[:-1] if is_in_place(func) else name
 
 
-def in_parts(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
+def run_decomposed(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
     """A composite operation run as its parts, for inference mode hands it over whole."""
     if not (torch.is_inference_mode_enabled() and func._can_decompose()):
         return NotImplemented
@@ -495,7 +495,7 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = dict(kwargs or {})
-        parts = in_parts(self, func, args, given)
+        parts = run_decomposed(self, func, args, given)
         if parts is not NotImplemented:
             return parts
         name, in_place = plain_name(func), is_in_place(func)
@@ -614,7 +614,7 @@ class Recorder(TorchDispatchMode):
                 continue
             old = self.value(alias)
             with self.device:
-                rows = rewritten(alias, old.rows, target, behind)
+                rows = rows_after_write(alias, old.rows, target, behind)
             number = self.number(alias)
             made = Value(tuple(alias.shape), step, live or old.live, rows, before=number)
             made.dtype = alias.dtype

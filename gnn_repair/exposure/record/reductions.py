@@ -128,7 +128,7 @@ def reshaped(ids: Tensor, shape: Sequence[int]) -> Tensor:
         return ids.reshape(tuple(shape))
 
 
-def rewritten(
+def rows_after_write(
     alias: Tensor, known: tuple[NodeRows, ...], target: Tensor, behind: tuple[NodeRows, ...]
 ) -> tuple[NodeRows, ...]:
     """The nodes behind a tensor after another one that shares its memory was written."""

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.heads.building import Frame
-from gnn_repair.exposure.heads.head import Extracted
+from gnn_repair.exposure.heads.head import ExtractedHead
 from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.pieces import EXACT, centre, slices
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite
@@ -33,10 +33,10 @@ from gnn_repair.exposure.record.recorder import (
     Record,
     RecordedStep,
     Ref,
-    in_parts,
     is_in_place,
     plain_name,
     refs,
+    run_decomposed,
     tensors_in,
     unfused,
     values_of,
@@ -67,7 +67,7 @@ class _Counted(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        parts = in_parts(self, func, args, kwargs or {})
+        parts = run_decomposed(self, func, args, kwargs or {})
         if parts is not NotImplemented:
             return parts
         if plain_name(func) == SILENT:
@@ -206,7 +206,7 @@ class Capture(_Counted):
 
 
 @dataclass(frozen=True, eq=False)
-class Captured:
+class CapturedRun:
     """What the second run showed."""
 
     analysis: Analysis
@@ -214,7 +214,7 @@ class Captured:
     kept: dict[int, Tensor]
     offsets: dict[int, int]
     """By value of a site: its first channel of the aggregate."""
-    extracted: Extracted
+    extracted: ExtractedHead
     shifted: bool = False
     """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
     beside: Mapping[int, Tensor] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Replace(_Counted):
         if number in self.instead:
             return self.instead[number].run(func, args, kwargs)
         if number in self.idle:
-            return unfilled(self.record, number, func, args)
+            return empty_result(self.record, number, func, args)
         return func(*args, **kwargs)
 
 
@@ -267,7 +267,7 @@ class Substitute:
     """The values whose numbers it does not read."""
 
 
-def unfilled(record: Record, number: int, func: Any, args: Sequence[Any]) -> Tensor:
+def empty_result(record: Record, number: int, func: Any, args: Sequence[Any]) -> Tensor:
     """An operation's result without its numbers; the memory is not even touched."""
     if is_in_place(func):
         target: Tensor = args[0]
@@ -301,7 +301,7 @@ def idle_steps(record: Record, instead: Mapping[int, Substitute]) -> set[int]:
     return idle
 
 
-def captured(
+def capture_run(
     run: Callable[[], Tensor],
     record: Record,
     plan: CapturePlan,
@@ -385,7 +385,7 @@ def _shown_by(record: Record, number: int) -> int:
     return number
 
 
-def replaced(
+def rerun_with(
     run: Callable[[], Tensor], record: Record, instead: Mapping[int, Substitute]
 ) -> Tensor:
     """The output when some operations do something else, and what nobody then reads is left out."""
@@ -457,7 +457,7 @@ class Replay:
 
     @staticmethod
     def of(
-        model: nn.Module, forward: Callable[[], Tensor], found: Captured,
+        model: nn.Module, forward: Callable[[], Tensor], found: CapturedRun,
         made: Iterable[tuple[Block, Sequence[Mixture]]], segments: Tensor, dtype: torch.dtype,
         held: Sequence[int],
     ) -> Replay:  # fmt: skip
@@ -493,7 +493,7 @@ class Replay:
         """The same while the model is at rest already."""
         instead = self._instead(coefficients)
         instead |= {place: Substitute(change) for place, change in (also or {}).items()}
-        return replaced(self.forward, self.record, instead).double()
+        return rerun_with(self.forward, self.record, instead).double()
 
     def _instead(self, coefficients: Tensor) -> dict[int, Substitute]:
         """By operation: what is done in its place."""
@@ -680,7 +680,7 @@ def residual_limit(tolerance: float | None, dtype: torch.dtype) -> float:
     return tolerance
 
 
-def excused(residual: float, dtype: torch.dtype) -> str:
+def residual_advice(residual: float, dtype: torch.dtype) -> str:
     """What to do about a residual: rounding explains it, or nothing does."""
     enough = min(2 * residual, WORST_ROUNDING * EXACT[dtype])
     if not residual <= enough:

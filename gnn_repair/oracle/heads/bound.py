@@ -34,13 +34,13 @@ from gnn_repair.exposure.heads.operations import (
     HeadGraph,
     Interval,
     Linear,
-    Lowered,
+    LoweredHead,
     Root,
     Scale,
     Select,
     Slopes,
     lower,
-    needed,
+    needed_values,
 )
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
@@ -56,7 +56,7 @@ class Base:
     contributions, so that the first pre-activations are the mixture itself.
     """
 
-    lowered: Lowered
+    lowered: LoweredHead
     widths: list[int]
     """Of every value of the lowered head."""
     num_classes: int
@@ -163,7 +163,7 @@ def _extremes(
     return low, high, size
 
 
-def _fold(lowered: Lowered) -> tuple[Lowered, tuple[Linear, ...]]:
+def _fold(lowered: LoweredHead) -> tuple[LoweredHead, tuple[Linear, ...]]:
     """Take operations off the beginning while one alone reads the aggregate and is linear."""
     operations, width, folded = list(lowered.graph.operations), lowered.graph.width, list[Linear]()
     while len(operations) > 1 and not lowered.reason:
@@ -192,7 +192,7 @@ def free_terms(base: Base, position: int) -> int:
     return sum(len(group) for group in groups if len(group) and (group != group[0]).any())
 
 
-def subdivided(base: Base, position: Integers, halvings: Sequence[tuple[Halving, ...]]) -> Base:
+def subdivide(base: Base, position: Integers, halvings: Sequence[tuple[Halving, ...]]) -> Base:
     """A base whose recipients are parts of those at ``position``, their corners its messages."""
     ends = base.ends[position]
     counts = ends[:, -1] - ends[:, 0]
@@ -338,7 +338,7 @@ def widest(ends, begins, points, out):
 
 
 @dataclass(frozen=True, eq=False)
-class Relaxed:
+class RelaxedOperation:
     """One curved operation over a batch: its box, its lines and their constants."""
 
     operation: Curved
@@ -359,14 +359,14 @@ class Relaxed:
         up = coefficients > 0
         return tuple(torch.where(up, a, b) for a, b in zip(self.above, self.below, strict=True))
 
-    def take(self, index: Tensor) -> Relaxed:
+    def take(self, index: Tensor) -> RelaxedOperation:
         """The rows of some of the B."""
         above = tuple(slope[index] for slope in self.above)
         same = self.above is self.below
         below = above if same else tuple(slope[index] for slope in self.below)
         box = tuple(interval.take(index) for interval in self.box)
         higher, lower = self.higher[index], self.lower[index]
-        return Relaxed(self.operation, box, above, below, higher, lower, self.lift)
+        return RelaxedOperation(self.operation, box, above, below, higher, lower, self.lift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -411,7 +411,7 @@ class Region:
     """By number of a Root: the interval of its value."""
     lift_of: dict[int, int]
     """By number of a Root: its first channel among the lifts, where it has any."""
-    lines: dict[int, Relaxed]
+    lines: dict[int, RelaxedOperation]
     """By number of a nonlinear operation: its lines, tight at the middles."""
     sizes: tuple[Tensor, ...]
     """M of every value, [B, k]: what the sums behind it may come to, for rounding."""
@@ -482,16 +482,16 @@ class Region:
             unbounded=self.unbounded[at],
         )
 
-    def relax(self, at: Sequence[Tensor]) -> dict[int, Relaxed]:
+    def relax(self, at: Sequence[Tensor]) -> dict[int, RelaxedOperation]:
         """Lines of all nonlinear operations, tight at the values ``at``."""
         operations = self.base.graph.operations
         return {k: self.line(k, [at[i] for i in operations[k].inputs]) for k in self.boxes}
 
-    def line(self, number: int, at: Sequence[Tensor]) -> Relaxed:
+    def line(self, number: int, at: Sequence[Tensor]) -> RelaxedOperation:
         """One operation's lines, tight where its inputs are ``at``."""
         return self.with_slopes(number, *self.curved(number).lines(self.boxes[number], at))
 
-    def with_slopes(self, number: int, above: Slopes, below: Slopes) -> Relaxed:
+    def with_slopes(self, number: int, above: Slopes, below: Slopes) -> RelaxedOperation:
         """One operation's lines of these slopes."""
         operation, box = self.curved(number), self.boxes[number]
         lower_, higher = operation.gaps(below, box)
@@ -501,7 +501,7 @@ class Region:
         if number in self.tops:  # of a Root the largest value, or what the lifts say
             top = self.tops[number].high
             higher = top if lift is None else torch.zeros_like(top)
-        return Relaxed(operation, box, above, below, higher, lower_, lift)
+        return RelaxedOperation(operation, box, above, below, higher, lower_, lift)
 
     def curved(self, number: int) -> Curved:
         """A curved operation by its number."""
@@ -518,7 +518,7 @@ class Region:
         self,
         value: int,
         coefficients: Tensor,
-        parts: dict[int, Relaxed],
+        parts: dict[int, RelaxedOperation],
         pushes: dict[int, Tensor] | None = None,
     ) -> LinearBound:
         """Bound coefficients [B or 1, R, k] · value above by linear functions.
@@ -627,7 +627,7 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
                     intervals[i], exact[i] = _tightened(region, i, intervals[i]), True
             inputs = [intervals[i] for i in operation.inputs]
             if signs is not None and number in signs:
-                inputs[0] = clipped(inputs[0], signs[number])
+                inputs[0] = clip_by_sign(inputs[0], signs[number])
             region = _with_box(region, number, operation, inputs)
             intervals.append(region.tops.get(number) or operation.interval(region.boxes[number]))
             size = intervals[-1].largest  # a line starts anew from its input
@@ -654,7 +654,7 @@ def _with_box(region: Region, number: int, operation: Curved, inputs: Sequence[I
     return region.with_line(number)
 
 
-def clipped(box: Interval, signs: Tensor) -> Interval:
+def clip_by_sign(box: Interval, signs: Tensor) -> Interval:
     """The part of an interval on the side of zero that ``signs`` (−1, 0, 1) names."""
     low = torch.where(signs > 0, box.low.clamp(min=0.0), box.low)
     high = torch.where(signs < 0, box.high.clamp(max=0.0), box.high)
@@ -685,7 +685,7 @@ def _with_root(region: Region, number: int, operation: Root) -> Region:
     box = region.boxes[number]
     top = operation.interval(box)
     operations = region.base.graph.operations
-    before = needed(operations, set(operation.inputs)) - {0}
+    before = needed_values(operations, set(operation.inputs)) - {0}
     if any(isinstance(operations[value - 1], Curved) for value in before):
         return replace(region, tops={**region.tops, number: top}).with_line(number)
     sizes = region.sizes[operation.inputs[0]].unflatten(1, (-1, operation.size)).norm(dim=2)

@@ -25,10 +25,10 @@ from gnn_repair.oracle.heads.bound import (
     FEW,
     Base,
     Region,
-    Relaxed,
+    RelaxedOperation,
     original_shares,
     region_of,
-    subdivided,
+    subdivide,
     widest,
 )
 from gnn_repair.oracle.heads.proof import Halving, ProofCase, inner_of
@@ -191,7 +191,7 @@ class LeafBatch:
             self.signs[number].numpy()[row, unit] = sign
         halvings, position = [leaf.halvings for _, leaf in cases], self.position
         if any(halvings):
-            base, position = subdivided(base, position, halvings), np.arange(len(cases))
+            base, position = subdivide(base, position, halvings), np.arange(len(cases))
         self.region = region_of(base, position, self.signs if self.depth else None)
         self.inner = inner_slopes(self.region)
         self.best: list[Leaf | None] = [None] * len(cases)
@@ -242,7 +242,7 @@ class LeafBatch:
             for (tree, _), leaf in zip(self.cases, self.best, strict=True)
         )
 
-    def _add_mixed(self, cuts: Cuts, weights: Tensor, parts: dict[int, Relaxed]) -> None:
+    def _add_mixed(self, cuts: Cuts, weights: Tensor, parts: dict[int, RelaxedOperation]) -> None:
         """A bound of the rivals' mixture, where units that rivals disagree about cancel, and one
         more for each sign on the way to the leaf, with a large multiple of that input."""
         rows = (-weights).scatter(1, torch.from_numpy(self.target)[:, None], 1.0)
@@ -289,7 +289,9 @@ class LeafBatch:
                 self.inner[row], *splits[row], leaf.last, leaf.halvings, edges[row],
             )  # fmt: skip
 
-    def _edges(self, found: Certificate, parts: dict[int, Relaxed]) -> list[tuple[int, int] | None]:
+    def _edges(
+        self, found: Certificate, parts: dict[int, RelaxedOperation]
+    ) -> list[tuple[int, int] | None]:
         """For each leaf of few terms the two corners between which its lines are loosest."""
         edges: list[tuple[int, int] | None] = [None] * len(self.cases)
         few = np.flatnonzero(
@@ -308,7 +310,7 @@ class LeafBatch:
         return edges
 
     def _splits(
-        self, found: Certificate, parts: dict[int, Relaxed], values: list[Tensor]
+        self, found: Certificate, parts: dict[int, RelaxedOperation], values: list[Tensor]
     ) -> list[tuple[Unit | None, int]]:
         """For each leaf the unit that may still be split and whose line is farthest off, and how
         many may."""
@@ -329,7 +331,7 @@ class LeafBatch:
 
 
 def _gaps(
-    part: Relaxed, outer: Tensor, signs: Tensor, values: list[Tensor], nodes: Tensor
+    part: RelaxedOperation, outer: Tensor, signs: Tensor, values: list[Tensor], nodes: Tensor
 ) -> Tensor:
     """C (s y + b − f(y)) of each unit, −1 where it is not to be split, [B, k]."""
     box, slopes = part.box[0], part.below[0]
@@ -343,7 +345,9 @@ def _gaps(
     return torch.where(splittable, gap + 1e-3 * spread, -1.0)
 
 
-def bounded(base: Base, cases: list[tuple[Tree, Leaf]], rounds: int, push: float = PUSH) -> None:
+def bound_leaves(
+    base: Base, cases: list[tuple[Tree, Leaf]], rounds: int, push: float = PUSH
+) -> None:
     """Bound leaves of one depth and hand them back to their trees."""
     for (tree, _), leaf in zip(cases, LeafBatch(base, cases, push).bound(rounds), strict=True):
         (tree.closed if leaf.bound <= tree.threshold else tree.leaves).append(leaf)
@@ -404,7 +408,7 @@ def _level(base: Base, trees: list[Tree]) -> None:
             for case in leaf.cases(tree.terms, others):
                 by_depth.setdefault((len(case.units), case.last), []).append((tree, case))
     for (_, last), cases in by_depth.items():
-        bounded(base, cases, *((LAST_ROUNDS, LAST_PUSH) if last else (ROUNDS, PUSH)))
+        bound_leaves(base, cases, *((LAST_ROUNDS, LAST_PUSH) if last else (ROUNDS, PUSH)))
 
 
 def corner_points(region: Region) -> tuple[Tensor, Tensor]:
@@ -417,7 +421,10 @@ def corner_points(region: Region) -> tuple[Tensor, Tensor]:
 
 
 def longest_edges(
-    region: Region, parts: dict[int, Relaxed], seen: dict[int, Tensor], values: list[Tensor]
+    region: Region,
+    parts: dict[int, RelaxedOperation],
+    seen: dict[int, Tensor],
+    values: list[Tensor],
 ) -> Integers:
     """For each row the two corners of a group that differ most where lines are loose, [B, 2].
 
@@ -442,7 +449,7 @@ def longest_edges(
     return best
 
 
-def _looseness(part: Relaxed, weight: Tensor) -> list[Tensor]:
+def _looseness(part: RelaxedOperation, weight: Tensor) -> list[Tensor]:
     """How far the lines of each input are apart in the bound, for each unit of its width."""
     if isinstance(part.operation, Root):
         return [weight.repeat_interleave(part.operation.size, dim=1)]

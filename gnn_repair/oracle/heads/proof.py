@@ -32,11 +32,11 @@ from gnn_repair.exposure.heads.operations import (
     HeadGraph,
     Interval,
     Linear,
-    Lowered,
+    LoweredHead,
     Root,
     Slopes,
     lower,
-    needed,
+    needed_values,
 )
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.problems import Floats, Integers, entries_of
@@ -72,7 +72,7 @@ def inner_of(graph: HeadGraph) -> list[int]:
     """The curved operations whose lines are needed to find intervals: those that a later one
     depends on, and lengths."""
     curved = [(k, op) for k, op in enumerate(graph.operations) if isinstance(op, Curved)]
-    read = needed(graph.operations, {i for _, op in curved for i in op.inputs})
+    read = needed_values(graph.operations, {i for _, op in curved for i in op.inputs})
     return [k for k, op in curved if k + 1 in read or isinstance(op, Root)]
 
 
@@ -288,7 +288,7 @@ def proved_bounds(
     return found
 
 
-def _of_the_model(raw: Floats, lowered: Lowered, classes: int) -> Floats:
+def _of_the_model(raw: Floats, lowered: LoweredHead, classes: int) -> Floats:
     """Bounds of the lowered head's margins as bounds of the head's own, rounded up."""
     if lowered.squashed:
         # p_c − p_r ≤ tanh(m / 2) for a win by m in logits; a loss is against a p_r ≥ 1 / C.

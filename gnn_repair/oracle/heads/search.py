@@ -20,10 +20,17 @@ from torch.nn import functional
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Root, Slopes
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.heads.bound import HUGE, LinearBound, Region, Relaxed, mixtures, scores
+from gnn_repair.oracle.heads.bound import (
+    HUGE,
+    LinearBound,
+    Region,
+    RelaxedOperation,
+    mixtures,
+    scores,
+)
 from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
-from gnn_repair.oracle.solution import Solution, solution_of, with_answers
+from gnn_repair.oracle.solution import Solution, replace_answers, solution_of
 
 SlopesOf = dict[int, Slopes]
 """By number of a curved operation: slopes [B, k], one tensor per input."""
@@ -79,7 +86,7 @@ def play(region: Region, game: Game) -> Solution:
     stuck = np.flatnonzero(piece.status == FAILED)
     if not len(stuck):
         return piece
-    return with_answers(piece, stuck, _substitutes(tables, asked.taken(stuck)))
+    return replace_answers(piece, stuck, _substitutes(tables, asked.taken(stuck)))
 
 
 def _substitutes(tables: Tables, asked: Problems) -> Solution:
@@ -105,7 +112,7 @@ def certify(
     region: Region,
     target: Integers,
     weights: Tensor,
-    parts: dict[int, Relaxed],
+    parts: dict[int, RelaxedOperation],
     pushes: dict[int, Tensor] | None = None,
 ) -> Certificate:
     """What w and the lines prove, rounding included."""
@@ -119,9 +126,9 @@ def certify(
     return Certificate(torch.where(proved, bound, torch.inf), weights, linear.slopes, linear.seen)
 
 
-def parts_with(region: Region, slopes: SlopesOf) -> dict[int, Relaxed]:
+def parts_with(region: Region, slopes: SlopesOf) -> dict[int, RelaxedOperation]:
     """Relaxations with given slopes, above and below."""
-    parts = dict[int, Relaxed]()
+    parts = dict[int, RelaxedOperation]()
     for number in region.boxes:
         operation, given = region.curved(number), slopes[number]
         if isinstance(operation, Root):
@@ -170,7 +177,7 @@ class Cuts:
         self,
         rows: Tensor,
         mixture: Tensor,
-        parts: dict[int, Relaxed],
+        parts: dict[int, RelaxedOperation],
         pushes: dict[int, Tensor] | None = None,
     ) -> None:
         """Bound rows [B, R, C] of the outputs with these lines."""
@@ -184,7 +191,7 @@ class Cuts:
             self.pushes.setdefault(number, []).append((pushes or {}).get(number, none))
             self._note(number, part, linear)
 
-    def _note(self, number: int, part: Relaxed, linear: LinearBound) -> None:
+    def _note(self, number: int, part: RelaxedOperation, linear: LinearBound) -> None:
         seen = linear.seen.get(number)
         count = len(self.region)
         if seen is None:  # the operation does not reach these outputs
@@ -407,7 +414,7 @@ def model_logits(exposure: Exposure, coefficients: Tensor) -> Tensor:
     return logits[exposure.recipients.cpu()]
 
 
-def on_cpu(exposure: Exposure) -> Exposure:
+def to_cpu(exposure: Exposure) -> Exposure:
     """The exposure where its bounds are computed; its replay runs wherever the model is."""
     if exposure.recipients.device.type == "cpu":
         return exposure

@@ -19,7 +19,7 @@ from gnn_repair.oracle.heads.branch import (
     BATCH,
     Leaf,
     Tree,
-    bounded,
+    bound_leaves,
     flat_slopes,
     grow,
     inner_slopes,
@@ -29,8 +29,8 @@ from gnn_repair.oracle.heads.search import (
     Search,
     dense_shares,
     first_relaxation,
-    on_cpu,
     replay_margins,
+    to_cpu,
 )
 from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
 from gnn_repair.oracle.solution import Solution
@@ -212,7 +212,7 @@ def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> No
             Tree(int(questions.position[i]), int(questions.target[i]), threshold[i], win[i], k)
             for i, k in zip(part, terms, strict=True)
         ]
-        bounded(questions.base, [(tree, Leaf()) for tree in trees], ROUNDS)
+        bound_leaves(questions.base, [(tree, Leaf()) for tree in trees], ROUNDS)
         questions.stage[part] = 3
         left = np.array([tree.open for tree in trees])
         if budget.leaves > 1:
@@ -262,7 +262,7 @@ def solve_head(
     if method != "simplex":
         raise InputError(f'a model with a head is solved by method "simplex", not "{method}"')
     budget = budget_of(effort)
-    exposure = on_cpu(exposure)
+    exposure = to_cpu(exposure)
     asked = problems(exposure, target, nodes)
     base = base_of(exposure, asked.position)
     questions = Questions(base, asked.position, asked.target)

@@ -16,7 +16,7 @@ from torch import Tensor
 from gnn_repair.exposure.heads.operations import Affine, Scale
 from gnn_repair.exposure.pieces import require_outputs, truths_for
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.problems import check_number, require_exposure, with_operations
+from gnn_repair.oracle.problems import append_operations, check_number, require_exposure
 
 
 def jointly(exposure: Exposure, y: Any, nodes: Any = None, *, threshold: float = 0.0) -> Exposure:
@@ -75,4 +75,4 @@ def _after_head(exposure: Exposure, truths: Tensor, limit: float) -> Exposure:
     count = exposure.num_classes
     weight = torch.cat([sign.new_zeros(1, count), torch.eye(count).to(sign)])
     with_zero = Affine((1,), weight, weight.new_zeros(count + 1))
-    return with_operations(exposure, Scale((0,), sign, shift), with_zero)
+    return append_operations(exposure, Scale((0,), sign, shift), with_zero)

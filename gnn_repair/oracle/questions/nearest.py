@@ -27,7 +27,7 @@ from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, cut_terms, require_o
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.fallback import SMALLEST
-from gnn_repair.oracle.heads.search import on_cpu, replay_margins, worst
+from gnn_repair.oracle.heads.search import replay_margins, to_cpu, worst
 from gnn_repair.oracle.heads.solve import NAMED, Effort, EffortLimit, solve_head
 from gnn_repair.oracle.lps import over_lps
 from gnn_repair.oracle.problems import (
@@ -147,7 +147,7 @@ def nearest_reweighting(
     require_outputs(exposure, "classes")
     margin = check_number(margin, "margin")
     if exposure.head is not None:
-        return _behind_head(on_cpu(exposure), target, nodes, margin)
+        return _behind_head(to_cpu(exposure), target, nodes, margin)
     solution = solve(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()

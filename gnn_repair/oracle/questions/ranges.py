@@ -17,13 +17,20 @@ from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import as_table, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
-from gnn_repair.notebook import ROWS, shown
+from gnn_repair.notebook import ROWS, html_view
 from gnn_repair.oracle.certificate import Verification
-from gnn_repair.oracle.heads.search import on_cpu
+from gnn_repair.oracle.heads.search import to_cpu
 from gnn_repair.oracle.lps import check_threads
 from gnn_repair.oracle.problems import Floats, Problems, label_problems, require_exposure
-from gnn_repair.oracle.solution import OutputPart, Solution, earlier, read, with_answers, written
-from gnn_repair.oracle.solver import as_asked, joined, named_links, solve_labels_asked, solve_part
+from gnn_repair.oracle.solution import (
+    OutputPart,
+    Solution,
+    earlier,
+    from_file,
+    replace_answers,
+    to_file,
+)
+from gnn_repair.oracle.solver import in_order, join_parts, named_links, solve_labels, solve_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +142,7 @@ class ValueRange:
         header: dict[str, Any] = {}
         tensors: dict[str, torch.Tensor] = {}
         for end, solution in (("low", self.lower), ("high", self.upper)):
-            header[end], arrays = written(solution)
+            header[end], arrays = to_file(solution)
             arrays["frozen"] = torch.from_numpy(np.ascontiguousarray(self.frozen))
             tensors |= {f"{end}/{name}": array for name, array in arrays.items()}
         save_tensors(path, KIND, header, tensors)
@@ -185,7 +192,7 @@ class ValueRange:
         return f"{text}, never beyond [{self.low_bound[index]:.4g}, {self.high_bound[index]:.4g}]"
 
     def _repr_html_(self) -> str:
-        return shown(self, self[:ROWS].to_frame(), len(self))
+        return html_view(self, self[:ROWS].to_frame(), len(self))
 
     def __str__(self) -> str:
         if not len(self):
@@ -207,7 +214,7 @@ def _read_end(
     start = f"{end}/"
     own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
     frozen = own.pop("frozen", torch.empty(0)).numpy()
-    solution = read(*((words, own) if "outputs" in words else earlier(words, own)))
+    solution = from_file(*((words, own) if "outputs" in words else earlier(words, own)))
     fits = frozen.shape == solution.margin.shape and frozen.dtype == np.float64
     if not fits or not np.isfinite(frozen).all():
         raise InputError("frozen does not fit the ends")
@@ -243,9 +250,9 @@ def value_range(
     require_outputs(exposure, "values", "labels")
     asked = [label_problems(exposure, side, nodes, outputs, 0.0) for side in (False, True)]
     if exposure.head is None:
-        low, high = (solve_labels_asked(exposure, one, 0.0, threads) for one in asked)
+        low, high = (solve_labels(exposure, one, 0.0, threads) for one in asked)
     else:
-        exposure = on_cpu(exposure)
+        exposure = to_cpu(exposure)
         low, high = (_end(exposure, one, effort) for one in asked)
     frozen = exposure.frozen_logits.cpu().numpy()
     return ValueRange(low, high, frozen[low.member, low.node, low.target])
@@ -262,7 +269,7 @@ def _end(exposure: Exposure, asked: Problems, effort: str | float) -> Solution:
     """The best of several rounds, each asked at its own thresholds."""
     outputs = np.unique(asked.target).tolist()
     ends, parts = zip(*(_rounds(exposure, asked, k, effort) for k in outputs), strict=True)
-    return replace(as_asked(asked, ends), parts=tuple(chain(*parts)))
+    return replace(in_order(asked, ends), parts=tuple(chain(*parts)))
 
 
 def _rounds(
@@ -278,7 +285,7 @@ def _rounds(
     for share in (*SHARES, 1.0):
         part = solve_part(exposure, chosen, output, limit.clone(), effort)
         parts.append(part)
-        found = joined(exposure, [part], chosen, 0.0)
+        found = join_parts(exposure, [part], chosen, 0.0)
         moved = sign * limit.numpy()[found.node]  # margins against zero, not against the limit
         found = replace(found, margin=found.margin + moved, bound=found.bound + moved)
         best = found if best is None else _better(best, found)
@@ -298,6 +305,6 @@ def _better(old: Solution, new: Solution) -> Solution:
     place, bound = np.flatnonzero(np.isin(old.recipient, new.recipient)), old.bound.copy()
     bound[place] = np.minimum(bound[place], new.bound)
     larger = np.flatnonzero(new.margin > old.margin[place])
-    kept = with_answers(old, place[larger], new.taken(larger))
+    kept = replace_answers(old, place[larger], new.taken(larger))
     # What was found may lie beyond what was proved by the rounding of the model itself.
     return replace(kept, bound=bound)

@@ -41,9 +41,9 @@ from gnn_repair.oracle.problems import (
     check_number,
     entries_of,
     instance,
-    on_terms,
     replay_of,
     require_exposure,
+    select_terms,
 )
 from gnn_repair.oracle.solution import Solution, require_class_answers, verdicts, written_frame
 from gnn_repair.oracle.solver import solve
@@ -439,7 +439,7 @@ def _asked(
     owner = np.repeat(np.arange(len(lp)), tables.counts(position))
     terms = entries_of(tables.segments[:: tables.num_groups], position)
     left = tables.sources[tables.rows[terms]] != source[owner]
-    reduced = on_terms(tables, position, owner[left], terms[left])
+    reduced = select_terms(tables, position, owner[left], terms[left])
     asked = Problems(solution.member[lp], np.arange(len(lp)), solution.target[lp])
     piece = solve_with_second_attempts(reduced, asked)
     # A group that has lost all its terms has nowhere to put its mass.

@@ -37,15 +37,20 @@ from gnn_repair.repair.folds import (
     same_graph,
     signature,
 )
-from gnn_repair.repair.ladder.network import Climbed, Sources, climb, from_messages
+from gnn_repair.repair.ladder.network import (
+    FittedRungs,
+    Sources,
+    climb,
+    inductive_log_probabilities,
+)
 from gnn_repair.repair.ladder.rungs import (
     MORE_LABELS,
     Findings,
-    clearly,
     decide,
     find,
+    is_significant,
     likelihoods,
-    mixed,
+    mix,
     weigh,
     weights_without,
 )
@@ -185,7 +190,9 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
     def _inductive(self, name: str, exposure: Exposure) -> Tensor:
         """Mean log-probabilities of a rung's copies on any graph."""
         own = under(self.parameters, f"{name}/")
-        return from_messages({n: value.to(exposure.state) for n, value in own.items()}, exposure)
+        return inductive_log_probabilities(
+            {n: value.to(exposure.state) for n, value in own.items()}, exposure
+        )
 
     # In words ---------------------------------------------------------------------------------
 
@@ -325,7 +332,7 @@ class EvidenceLadder(Repair[FittedLadder]):
         self,
         task: Task,
         sources: Sources,
-        climbed: Climbed,
+        climbed: FittedRungs,
         folds: Tensor,
         told: Tensor,
         said: Tensor,
@@ -359,7 +366,7 @@ class EvidenceLadder(Repair[FittedLadder]):
             judged, place = own >= 0, rungs.index(best[s])
             both = torch.stack([first[s, place], held[s, place]])[:, judged]
             likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
-            helps.append(clearly(likely[0] - likely[1], MORE_LABELS))
+            helps.append(is_significant(likely[0] - likely[1], MORE_LABELS))
             if helps[-1]:
                 said[s, best[s]] = everywhere[place, s]
         return said, torch.tensor(helps, device=said.device).long()
@@ -454,8 +461,8 @@ def _smoothed(
         judged = own >= 0
         seen, labels = told[s, 1:][:, judged], task.labels[judged]
         without = weights_without(seen, labels, own[judged], count)
-        bases = [mixed(every[:, s, k].double(), without[k]) for k in range(count)]
-        bases.append(mixed(said[s], weigh(seen, labels)))
+        bases = [mix(every[:, s, k].double(), without[k]) for k in range(count)]
+        bases.append(mix(said[s], weigh(seen, labels)))
         shape = exposure.num_nodes, count + 1, exposure.num_classes
         soft = strength.new_full(shape, 1 / exposure.num_classes)
         soft[exposure.recipients] = torch.stack(bases, 1).exp()
@@ -469,7 +476,7 @@ def _smoothed(
     return tuple(torch.stack(part) for part in zip(*out, strict=True))  # type: ignore[return-value]
 
 
-def _epochs(climbed: Climbed, weights: Tensor) -> dict[str, Tensor]:
+def _epochs(climbed: FittedRungs, weights: Tensor) -> dict[str, Tensor]:
     """Epochs of each member's rung of most weight; none where that is Frozen."""
     most = weights[:, : 1 + len(climbed.rungs)].argmax(1)
     member = torch.arange(len(most), device=most.device)

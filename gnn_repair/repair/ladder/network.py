@@ -20,17 +20,17 @@ from torch import Tensor
 from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.products import product
-from gnn_repair.kernels.sets import BOUND, LOW, kept
+from gnn_repair.kernels.sets import BOUND, LOW, keep_mask
 from gnn_repair.methods import BLOCKS, RUNGS
 from gnn_repair.repair.evidence import (
     FeatureEvidence,
     KnownEvidence,
-    standardised,
+    standardise,
     statistics,
     summary,
 )
 from gnn_repair.repair.folds import Roles
-from gnn_repair.repair.inputs import RepairInputs, centred
+from gnn_repair.repair.inputs import RepairInputs, centre
 from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, Task
 from gnn_repair.training import Parameters, ProgressCallback, Trainee, fit
 
@@ -68,7 +68,7 @@ class Sources:
         table = summary(inputs)
         own = statistics(table)
         frozen = inputs.frozen_logits[:, inputs.nodes]
-        return Sources(frozen, inputs.nodes, standardised(table, **own), own, evidence)
+        return Sources(frozen, inputs.nodes, standardise(table, **own), own, evidence)
 
     def width(self, block: str) -> int:
         """Numbers per recipient."""
@@ -168,7 +168,7 @@ class Heads:
         mask = None
         if noise is not None and noise[0]:
             # One for all rows, by node: who else is in the stack does not matter.
-            stays = kept(noise[1] + 3, noise[0], reading.nodes, self.hidden)
+            stays = keep_mask(noise[1] + 3, noise[0], reading.nodes, self.hidden)
             mask = stays.to(own.dtype) / (1 - noise[0])
         out = []
         for number, name in enumerate(self.rungs):
@@ -179,7 +179,7 @@ class Heads:
             if mask is not None:
                 hidden = hidden * mask
             raw = torch.baddbmm(bias[number], hidden, last[number])
-            out.append(own + centred(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
+            out.append(own + centre(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
         return torch.cat(out)
 
     def told(self, reading: Blocks, labels: Tensor) -> dict[str, Tensor]:
@@ -270,7 +270,7 @@ class LadderTrainee(Trainee):
 
 
 @dataclass(frozen=True, eq=False)
-class Climbed:
+class FittedRungs:
     """What fitting rungs gave."""
 
     rungs: tuple[str, ...]
@@ -295,7 +295,7 @@ def climb(
     *,
     epochs: Tensor | None = None,
     on_progress: ProgressCallback | None = None,
-) -> Climbed:
+) -> FittedRungs:
     """Train K copies of every rung and member, as many rungs at once as memory is meant for.
 
     Labels [n] are read where a copy learns or is judged; ``epochs`` [R, S, K] are those that are
@@ -339,18 +339,18 @@ def climb(
             if RUNGS[rung].inductive:
                 parameters[rung] = own
     best, run, wild = (torch.cat(column) for column in zip(*statistics, strict=True))
-    return Climbed(tuple(rungs), torch.cat(said), best, run, wild, parameters, count)
+    return FittedRungs(tuple(rungs), torch.cat(said), best, run, wild, parameters, count)
 
 
 @torch.no_grad()
-def from_messages(p: Parameters, exposure: Exposure) -> Tensor:
+def inductive_log_probabilities(p: Parameters, exposure: Exposure) -> Tensor:
     """Mean log-probabilities of an inductive rung's copies on any graph, [S, n, C] float64.
 
     ``p`` holds its parameters [S, K, …] and the summary's ``mean`` and ``scale`` [S, D].
     """
     inputs = RepairInputs(exposure)
-    rows = standardised(summary(inputs), p["mean"], p["scale"]).unsqueeze(1)
+    rows = standardise(summary(inputs), p["mean"], p["scale"]).unsqueeze(1)
     hidden = (rows @ p["messages"] + p["bias"]).relu()
-    shift = centred(BOUND * (hidden @ p["last"] + p["last bias"]).tanh())
+    shift = centre(BOUND * (hidden @ p["last"] + p["last bias"]).tanh())
     frozen = exposure.frozen_logits[:, exposure.recipients].unsqueeze(1)
     return (frozen + shift).log_softmax(3).mean(1).log_softmax(2)

@@ -48,7 +48,7 @@ def weigh(told: Tensor, labels: Tensor) -> Tensor:
     return (accuracy / (spread / len(labels)).sqrt()).softmax(0)
 
 
-def mixed(told: Tensor, weights: Tensor) -> Tensor:
+def mix(told: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean of log-probabilities [R, …, m, C], normalised; [… , m, C]."""
     return torch.einsum("r,r...->...", weights.to(told), told).log_softmax(-1)
 
@@ -59,7 +59,7 @@ def weights_without(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> 
     return torch.stack([weigh(told[:, own], labels[own]) for own in kept])
 
 
-def nested(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
+def nested_mixture(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
     """What the combination says of each node when it is weighed without the node's fold, [m, C]."""
     by_node = weights_without(told, labels, folds, count)[folds]
     return torch.einsum("mr,rmc->mc", by_node.to(told), told).log_softmax(1)
@@ -134,11 +134,11 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
 
 
 def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    together = nested(told[1:], labels, folds, count)
+    together = nested_mixture(told[1:], labels, folds, count)
     both = torch.stack([together.double(), told[0].double()])
     mine, frozen = likelihoods(both, labels, folds, count)
     mends = (together.argmax(1) == labels) & (told[0].argmax(1) != labels)
-    use = clearly(mine - frozen, SURE) and bool(mends.any())
+    use = is_significant(mine - frozen, SURE) and bool(mends.any())
     weights = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
     if use:
         weights[1:] = weigh(told[1:], labels)
@@ -148,14 +148,14 @@ def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tenso
     return weights, temperature(both[0 if use else 1], labels), right
 
 
-def clearly(difference: Tensor, errors: float) -> bool:
+def is_significant(difference: Tensor, errors: float) -> bool:
     """Whether likelihoods differ for the better by so many standard errors."""
-    gain, error = paired(difference)
+    gain, error = paired_mean(difference)
     # More than rounding: two that say the same differ by nothing.
     return gain > max(errors * error, 1e-9)
 
 
-def paired(difference: Tensor) -> tuple[float, float]:
+def paired_mean(difference: Tensor) -> tuple[float, float]:
     """Mean of paired differences [m] and its standard error."""
     spread = float(difference.double().var(correction=0))
     return float(difference.double().mean()), (spread / difference.numel()) ** 0.5
@@ -316,7 +316,7 @@ def _scored(told: Tensor, labels: Tensor, folds: Tensor, last: int | None) -> tu
         judged = labels[member] >= 0
         own, cut = labels[member][judged], folds[member][judged]
         said = told[member][:, judged].double()
-        together = nested(said[1:last], own, cut, dealt).unsqueeze(0)
+        together = nested_mixture(said[1:last], own, cut, dealt).unsqueeze(0)
         said = torch.cat([said, together])
         right[member][:, judged] = (said.argmax(2) == own).double()
         likely[member][:, judged] = likelihoods(said, own, cut, dealt)

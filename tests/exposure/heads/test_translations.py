@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.heads.head import simplified
+from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import HeadGraph, Opaque
 from gnn_repair.exposure.heads.tracer import Tracer
 
@@ -161,7 +161,7 @@ def tail_of(function: Callable[[Tensor], Tensor], value: Tensor, joined: bool) -
     assert frame.axis == 0
     operations = tracer.builder.operations[:number]
     if joined:
-        operations = simplified(tracer.builder.operations, tracer.builder.widths, number)
+        operations = simplify(tracer.builder.operations, tracer.builder.widths, number)
     return HeadGraph(value.shape[1], tuple(operations))
 
 

@@ -17,8 +17,8 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads import search
 from gnn_repair.oracle.heads import solve as head_solve
-from gnn_repair.oracle.heads.bound import base_of, original_shares, region_of, subdivided
-from gnn_repair.oracle.heads.branch import Leaf, Tree, bounded, corner_points
+from gnn_repair.oracle.heads.bound import base_of, original_shares, region_of, subdivide
+from gnn_repair.oracle.heads.branch import Leaf, Tree, bound_leaves, corner_points
 from gnn_repair.oracle.solution import Solution
 from tests.helpers.oracle.head_cases import (
     CLASSES,
@@ -105,7 +105,7 @@ def test_rounds_of_lines_end_at_the_triangle_relaxation(kind):
     base = base_of(exposure)
     for position in range(2, 8):
         tree = Tree(position, 1, -np.inf, np.inf, 3)
-        bounded(base, [(tree, Leaf())], 12)
+        bound_leaves(base, [(tree, Leaf())], 12)
         wanted = triangle(exposure, position, 1)
         assert tree.bound >= wanted - 1e-7
         assert tree.bound <= wanted + 1e-2 * max(1.0, abs(wanted))
@@ -246,7 +246,7 @@ def test_a_point_of_a_part_is_the_mixture_of_its_original_shares(exposure):
     position = int(np.argmax(np.diff(base.ends)[:, 0]))
     first, last = base.ends[position]
     halvings = ((0, 1, 1), (1, 2, -1), (0, 2, 1))
-    part = subdivided(base, np.array([position]), [halvings])
+    part = subdivide(base, np.array([position]), [halvings])
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.ones(last - first)) * base.mass[position, 0]
     own = original_shares(halvings, shares)
@@ -262,7 +262,7 @@ def test_intervals_of_a_part_hold_all_of_its_points_and_shrink(exposure):
     base = base_of(exposure)
     position = np.flatnonzero(np.diff(base.ends)[:, 0] > 2)[:4]
     whole = region_of(base, position)
-    part = region_of(subdivided(base, position, [((0, 1, 1), (1, 2, 1))] * 4), np.arange(4))
+    part = region_of(subdivide(base, position, [((0, 1, 1), (1, 2, 1))] * 4), np.arange(4))
     points, nodes = corner_points(part)
     values, owner = base.graph.values(points, nodes), np.repeat(np.arange(4), np.diff(part.begins))
     for number, (box,) in part.boxes.items():

@@ -21,20 +21,20 @@ from gnn_repair.repair.base import fitted_of
 from gnn_repair.repair.baselines import LabelPropagation
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.ladder import ladder as module
-from gnn_repair.repair.ladder.network import Climbed
+from gnn_repair.repair.ladder.network import FittedRungs
 from gnn_repair.repair.ladder.rungs import (
     BINS,
     SURE,
     Finding,
     Findings,
     calibration_error,
-    clearly,
     decide,
     find,
+    is_significant,
     likelihoods,
     mean_gain,
-    nested,
-    paired,
+    nested_mixture,
+    paired_mean,
     temperature,
     weigh,
 )
@@ -71,11 +71,11 @@ def test_weights_follow_the_accuracies():
 
 
 def test_a_nested_estimate_does_not_see_the_label_it_is_asked_about():
-    usual = nested(TOLD, LABELS, DEALT, FOLDS)
+    usual = nested_mixture(TOLD, LABELS, DEALT, FOLDS)
     for fold in range(FOLDS):
         own = fold == DEALT
         changed = torch.where(own, (LABELS + 1) % CLASSES, LABELS)
-        assert torch.equal(nested(TOLD, changed, DEALT, FOLDS)[own], usual[own])
+        assert torch.equal(nested_mixture(TOLD, changed, DEALT, FOLDS)[own], usual[own])
         # Nor does the temperature at which its label is judged.
         scales = [temperature(TOLD, y, ~own.unsqueeze(0)) for y in (LABELS, changed)]
         assert torch.equal(*scales)
@@ -117,17 +117,19 @@ def test_frozen_stays_unless_it_is_clearly_beaten():
 
 def test_frozen_stays_unless_the_gain_is_sure_and_mends_something():
     noise = torch.linspace(-1, 1, 101, dtype=torch.float64)
-    error = paired(noise)[1]
+    error = paired_mean(noise)[1]
     for errors in (1.0, SURE):
-        found = [clearly(noise + share * errors * error, errors) for share in (0.5, 0.9, 1.1)]
+        found = [
+            is_significant(noise + share * errors * error, errors) for share in (0.5, 0.9, 1.1)
+        ]
         assert found == [False, False, True]
-    assert not clearly(torch.zeros(5), SURE)
+    assert not is_significant(torch.zeros(5), SURE)
     # Surer where it is right and less sure where it is wrong: more likely, and nothing mended.
     right = TOLD[1].argmax(1) == LABELS
     surer = (TOLD[1] * torch.where(right, 2.0, 0.5).unsqueeze(1)).log_softmax(1)
     told = torch.stack([TOLD[1], surer])
     mine, frozen = likelihoods(told.flip(0), LABELS, DEALT, FOLDS)
-    assert clearly(mine - frozen, SURE)
+    assert is_significant(mine - frozen, SURE)
     found = decide(told.unsqueeze(0), LABELS, DEALT.unsqueeze(0), FOLDS)
     assert found.weights.tolist() == [[1, 0]]
 
@@ -192,7 +194,7 @@ def test_findings_by_hand():
     for s in range(2):
         seen = labels[s] >= 0
         rungs = told[s][1:3][:, seen]
-        together = nested(rungs, LABELS[seen], DEALT[seen], FOLDS)
+        together = nested_mixture(rungs, LABELS[seen], DEALT[seen], FOLDS)
         every.append(torch.cat([told[s][:, seen], together.unsqueeze(0)]))
     order = [*names, "together"]
     for row in found.rows:
@@ -435,7 +437,7 @@ def plant(monkeypatch):
                 said[:, :, FOLDS_PLANTED:] = told(torch.full_like(labels, 2), 0.9)
             epochs = torch.tensor([5, 1, 3]).repeat(copies // FOLDS_PLANTED).expand(said.shape[:3])
             gone = torch.zeros_like(epochs, dtype=torch.bool)
-            return Climbed(tuple(rungs), said, epochs, epochs, gone, {}, 0)
+            return FittedRungs(tuple(rungs), said, epochs, epochs, gone, {}, 0)
 
         monkeypatch.setattr(module, "climb", climb)
         monkeypatch.setattr(EvidenceLadder, "fitted", lambda self, **values: values["constants"])
@@ -524,7 +526,7 @@ def test_averaging_members_makes_no_standard_error_smaller():
     draw = torch.Generator().manual_seed(3)
     gains = torch.randint(-1, 2, (4, 50), generator=draw).double()
     judged = torch.rand(4, 50, generator=draw) < torch.tensor([[0.9], [0.3], [0.0], [0.6]])
-    each = [paired(own[kept]) for own, kept in zip(gains, judged, strict=True) if kept.any()]
+    each = [paired_mean(own[kept]) for own, kept in zip(gains, judged, strict=True) if kept.any()]
     means, errors = torch.tensor(each, dtype=torch.float64).t()
     expected = float(means.mean()), float(errors.mean()), float(means.std())
     assert mean_gain(gains, judged) == pytest.approx(expected)
