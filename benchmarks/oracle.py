@@ -25,7 +25,7 @@ from gnn_repair.exposure.pieces import mixture_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.fallback import Highs
-from gnn_repair.oracle.problems import Floats, Instance, Problems, Tables, instance, problems
+from gnn_repair.oracle.problems import Floats, Instance, Problems, Tables, build_lp, pose_problems
 
 GUROBI_FREE = 2000
 """Variables that gurobipy's free licence allows."""
@@ -138,8 +138,8 @@ def bench_exposure(
     A peer that cannot run has no figures, and a ratio is over the LPs that the peer could solve.
     *One read* is that of the K·C doubles of an LP, the memory bound.
     """
-    asked = problems(exposure, target, nodes)
-    tables = Tables.of(exposure)
+    asked = pose_problems(exposure, target, nodes)
+    tables = Tables.from_exposure(exposure)
     solve(exposure, target, nodes, threads=1)  # compiles, or loads what was compiled
     seconds = list[tuple[float, float]]()
 
@@ -215,7 +215,7 @@ def _each(
         runs = []
         for _ in range(repeats):
             start = time.process_time()
-            problem = instance(tables, int(member), int(position), int(target))
+            problem = build_lp(tables, int(member), int(position), int(target))
             built, called = solve(problem)
             runs.append((built - start + called, called))
         totals.append(min(run[0] for run in runs))

@@ -40,7 +40,7 @@ from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.rates import Mean, Rate, mean_over_nodes
 from gnn_repair.oracle.solution import Solution
-from gnn_repair.oracle.witness import gain_words, percent
+from gnn_repair.oracle.witness import describe_gains, percent
 from gnn_repair.published import count_of, plural
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.evidence import noun_of
@@ -460,7 +460,7 @@ class ValueDiagnosis(Diagnosis):
 
 def _change(least: Any) -> str:
     """Who is given more; nothing where there is no change."""
-    return "" if least is None else gain_words(least.gains, least.names)
+    return "" if least is None else describe_gains(least.gains, least.names)
 
 
 def diagnose(

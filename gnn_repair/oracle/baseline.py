@@ -21,7 +21,7 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import parse_json
 from gnn_repair.oracle.fallback import weigh
-from gnn_repair.oracle.problems import Instance, Tables, instance, require_no_head
+from gnn_repair.oracle.problems import Instance, Tables, build_lp, require_no_head
 from gnn_repair.oracle.solution import Solution, require_class_answers
 from gnn_repair.published import REACHABLE
 
@@ -255,7 +255,7 @@ def _witness(solution: Solution, i: int) -> list[list[float]]:
 
 def broken_proofs(before: pd.DataFrame, exposure: Exposure) -> pd.DataFrame:
     """Answers whose witness no longer wins, or whose rival mixture no longer excludes."""
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     nodes, sources = exposure.recipients.cpu().numpy(), tables.sources
     if exposure.n_id is not None:  # a baseline calls nodes as the graph does
         n_id = exposure.n_id.cpu().numpy()
@@ -273,7 +273,7 @@ def _holds(row: Mapping[Any, Any], tables: Tables, place: dict[int, int]) -> boo
     members = len(tables.contributions)
     if recipient is None or row["class"] >= classes or row["member"] >= members:
         return False
-    problem = instance(tables, row["member"], recipient, row["class"])
+    problem = build_lp(tables, row["member"], recipient, row["class"])
     if row["verdict"] == "can":
         return _wins(problem, row["witness"], _senders(problem, tables, recipient))
     return _excludes(problem, row["rivals"], classes)

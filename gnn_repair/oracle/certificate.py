@@ -22,8 +22,8 @@ from gnn_repair.oracle.problems import (
     Floats,
     Integers,
     Tables,
-    against_zero,
-    entries_of,
+    binarise,
+    list_entries,
     require_exposure,
 )
 from gnn_repair.published import ACTIVE, REACHABLE
@@ -119,7 +119,7 @@ def verify(solution: Solution, exposure: Any) -> Verification | HeadVerification
         offset, exposure = exposure.offset, exposure.mixture
     require_exposure(exposure)
     if exposure.head is None:
-        return _verify_all(solution, Tables.of(exposure), offset)
+        return _verify_all(solution, Tables.from_exposure(exposure), offset)
     if solution.proofs is None:
         return _verify_parts(solution, exposure)
     return verify_head(solution, exposure)
@@ -293,7 +293,7 @@ def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
     largest such size where rounding cannot tell which term is the best."""
     groups = tables.num_groups
     segment = (claims.part.recipient[:, None] * groups + np.arange(groups)).ravel()
-    term, counts = entries_of(tables.segments, segment), np.diff(tables.segments)[segment]
+    term, counts = list_entries(tables.segments, segment), np.diff(tables.segments)[segment]
     starts = np.cumsum(counts) - counts
     owner = np.repeat(np.arange(len(segment)) // groups, counts)
     table = tables.contributions[claims.part.member[owner], tables.rows[term]]
@@ -344,7 +344,7 @@ def _verify_parts(solution: Solution, exposure: Exposure) -> Verification:
     told: dict[tuple[int, int, bool], list[tuple[float, float]]] = {}
     unproven = strange = 0
     for part in solution.parts:
-        whole, own = against_zero(exposure, part.output, part.threshold), part.solution
+        whole, own = binarise(exposure, part.output, part.threshold), part.solution
         unproven += not verify_head(own, whole).ok
         # What the part's margins lack of those against the solution's threshold.
         limit = np.asarray(part.threshold, np.float64) - solution.threshold

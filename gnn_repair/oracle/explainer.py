@@ -21,7 +21,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.from_model import expose
 from gnn_repair.exposure.pieces import require_outputs
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.problems import Tables, entries_of
+from gnn_repair.oracle.problems import Tables, list_entries
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 
@@ -234,8 +234,8 @@ def masks_of(
         raise InputError("relaxed masses have terms without an edge; use solve instead")
     if len(np.unique(solution.node)) < len(solution):
         raise InputError("several classes of one node have no place in one mask; explain one")
-    tables, size = Tables.of(exposure), exposure.num_nodes
-    terms = entries_of(tables.segments[:: tables.num_groups], solution.recipient)
+    tables, size = Tables.from_exposure(exposure), exposure.num_nodes
+    terms = list_entries(tables.segments[:: tables.num_groups], solution.recipient)
     owner = np.repeat(solution.recipient, tables.counts(solution.recipient))
     source, group = tables.origin(owner, terms)
     alpha = exposure.coefficients[0].double().cpu().numpy()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
-from gnn_repair.oracle.lps import BLUR, over_lps, solve_tables
+from gnn_repair.oracle.lps import BLUR, map_lps, solve_tables
 from gnn_repair.oracle.problems import (
     FAILED,
     FALLBACK,
@@ -29,10 +29,10 @@ from gnn_repair.oracle.problems import (
     Integers,
     Problems,
     Tables,
-    instance,
+    build_lp,
     select_terms,
 )
-from gnn_repair.oracle.solution import Solution, replace_answers, solution_of
+from gnn_repair.oracle.solution import Solution, build_solution, replace_answers
 from gnn_repair.published import REACHABLE
 
 ACCEPT = 1e-10
@@ -91,16 +91,16 @@ def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> So
     def answer(index: int, highs: Highs) -> Answer:
         return highs.solve(_instance(tables, asked, index))
 
-    return _packed(tables, asked, over_lps(len(asked), answer, Highs, threads))
+    return _packed(tables, asked, map_lps(len(asked), answer, Highs, threads))
 
 
 def _instance(tables: Tables, asked: Problems, index: int) -> Instance:
-    return instance(tables, *(int(a[index]) for a in (asked.member, asked.position, asked.target)))
+    return build_lp(tables, *(int(a[index]) for a in (asked.member, asked.position, asked.target)))
 
 
 def _packed(tables: Tables, asked: Problems, answers: Sequence[Answer]) -> Solution:
     """One solution of an answer per LP."""
-    return solution_of(
+    return build_solution(
         tables,
         asked,
         [len(answer.terms) for answer in answers],

@@ -50,7 +50,7 @@ from gnn_repair.oracle.simplex import (
     start,
     top,
 )
-from gnn_repair.oracle.solution import Solution, solution_of
+from gnn_repair.oracle.solution import Solution, build_solution
 from gnn_repair.published import REACHABLE
 from gnn_repair.startup import collection_paused
 
@@ -89,7 +89,7 @@ def check_threads(threads: Any) -> None:
         raise InputError(f"threads must be at least 1, not {threads}")
 
 
-def over_lps(
+def map_lps(
     count: int,
     solve: Callable[[int, Any], Result],
     make: Callable[[], Any],
@@ -128,7 +128,7 @@ def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) ->
     if not solve_range.signatures:
         with collection_paused():  # compiles, or loads what was compiled
             _solve_chunk(tables, asked.taken(slice(0)), make())
-    return Solution.concatenate(over_lps(len(starts), work, make, threads))
+    return Solution.concatenate(map_lps(len(starts), work, make, threads))
 
 
 def _solve_chunk(tables: Tables, asked: Problems, room: Room) -> Solution:
@@ -142,7 +142,7 @@ def _solve_chunk(tables: Tables, asked: Problems, room: Room) -> Solution:
         tables.contributions, tables.mass, tables.fixed_logits,
         room, margin, bound, status, weights, counts, terms, shares,
     )  # fmt: skip
-    return solution_of(
+    return build_solution(
         tables, asked, counts, terms[:filled], coefficients=shares[:filled],
         margin=margin, bound=bound, status=status, rival_weights=weights,
     )  # fmt: skip

@@ -39,7 +39,7 @@ from gnn_repair.oracle.problems import (
     UNDECIDED,
     Floats,
     Integers,
-    problems,
+    pose_problems,
     require_exposure,
 )
 from gnn_repair.oracle.questions.nearest import ALREADY, MOVED, nearest_reweighting
@@ -47,13 +47,13 @@ from gnn_repair.oracle.rates import (
     Flags,
     Mean,
     Rate,
-    interval_of,
+    find_interval,
     mean_over_members,
     mean_over_nodes,
-    places_of,
-    resampled_sums,
+    rank_column,
+    resample_sums,
 )
-from gnn_repair.oracle.solution import Solution, require_class_answers, written_frame
+from gnn_repair.oracle.solution import Solution, require_class_answers, write_frame
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import count_of
 
@@ -297,7 +297,7 @@ class Reach(_Answers):
         """The true class's rank by γ among the classes that were not predicted, over errors: 1 is
         first, C / 2 is chance, ties share their rank."""
         unpredicted = np.arange(self.classes.margin.shape[1]) != self.predicted[:, None]
-        return self._over(self.wrong, *places_of(*self._margins(), self.true, unpredicted))
+        return self._over(self.wrong, *rank_column(*self._margins(), self.true, unpredicted))
 
     @property
     def chance_per_node(self) -> Floats:
@@ -434,7 +434,7 @@ def reach(
     if isinstance(exposure, LinkExposure) or getattr(exposure, "outputs", "classes") != "classes":
         return label_reach(exposure, y, mask, threads)
     require_exposure(exposure)
-    asked = problems(exposure, y, mask)
+    asked = pose_problems(exposure, y, mask)
     chosen = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
     recipients = exposure.recipients.cpu()
     chosen[recipients[asked.position], torch.from_numpy(asked.member)] = True
@@ -496,7 +496,7 @@ def confusion_by_reach(
     counted.columns.name = None
     ranked = counted.reset_index()
     ranked = ranked.sort_values(["nodes", "true"], ascending=[False, True])
-    return written_frame(ranked.reset_index(drop=True), csv)
+    return write_frame(ranked.reset_index(drop=True), csv)
 
 
 # The smallest change ------------------------------------------------------------------------------
@@ -534,7 +534,7 @@ class Changes:
             unknown = np.full(len(self.true), np.nan)
             return unknown, unknown
         among = np.arange(self.share.shape[1]) != self.predicted[:, None]
-        return places_of(-self.bound, -self.share, self.true, among)
+        return rank_column(-self.bound, -self.share, self.true, among)
 
     @cached_property
     def rank(self) -> Mean:
@@ -668,7 +668,7 @@ class LabelReach(_Answers):
             can, decided = self._side(side)
             columns += [rows & can, rows & (can | ~decided), rows]
         whole = np.stack(columns, 1).astype(float)
-        drawn = resampled_sums(self.classes.node, whole)[:, 0]
+        drawn = resample_sums(self.classes.node, whole)[:, 0]
         with np.errstate(invalid="ignore"):
             (low, many), (high, much) = (
                 [
@@ -677,7 +677,7 @@ class LabelReach(_Answers):
                 ]
                 for e, c in ((0, 4), (1, 3))
             )
-        return Mean(float(low[0]), float(high[0]), interval_of(many, much))
+        return Mean(float(low[0]), float(high[0]), find_interval(many, much))
 
     @property
     def macro(self) -> float:

@@ -59,7 +59,7 @@ class Tables:
     """[S, N, C]: β."""
 
     @classmethod
-    def of(cls, exposure: Exposure) -> Tables:
+    def from_exposure(cls, exposure: Exposure) -> Tables:
         """The tables of an exposure on any device."""
         places = (exposure.recipients, exposure.segments, exposure.rows, exposure.sources)
         numbers = (exposure.contributions, exposure.mass, exposure.fixed_logits)
@@ -109,7 +109,7 @@ def select_terms(tables: Tables, position: Integers, owner: Integers, terms: Int
     )
 
 
-def entries_of(indptr: Integers, chosen: Integers) -> Integers:
+def list_entries(indptr: Integers, chosen: Integers) -> Integers:
     """The places of all entries that the ``chosen`` owners have, indptr[i] : indptr[i+1] each."""
     counts = np.diff(indptr)[chosen]
     shift = indptr[chosen] - np.cumsum(counts) + counts
@@ -154,7 +154,7 @@ def _array(tensor: Tensor) -> NDArray[Any]:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
-def about(exposure: Exposure) -> dict[str, Any]:
+def describe_exposure(exposure: Exposure) -> dict[str, Any]:
     """What a solution says of its exposure, by the solution's field names."""
     n_id = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
     return {"scope": exposure.scope, "names": exposure.term_names, "n_id": n_id}
@@ -189,7 +189,7 @@ class Problems:
         )
 
 
-def problems(
+def pose_problems(
     exposure: Exposure, target: Tensor | Literal["all"], nodes: Tensor | None = None
 ) -> Problems:
     """The questions about classes that ``target`` and ``nodes`` ask, by member, node and class.
@@ -200,7 +200,7 @@ def problems(
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
     require_outputs(exposure, "classes")
-    member, position = selection(exposure, nodes)
+    member, position = select_recipients(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):
         if target != "all":
@@ -216,7 +216,7 @@ def problems(
     return Problems(member[known], position[known], labels[known], skipped)
 
 
-def label_problems(
+def pose_label_problems(
     exposure: Exposure, y: Any, nodes: Any, outputs: Any, threshold: float
 ) -> Problems:
     """The questions about labels or values that y asks, by member, node and output.
@@ -230,8 +230,8 @@ def label_problems(
         threshold: what an output that is there exceeds.
     """
     require_outputs(exposure, "labels", "values")
-    member, position = selection(exposure, nodes)
-    columns = columns_for(exposure.num_classes, outputs)
+    member, position = select_recipients(exposure, nodes)
+    columns = select_outputs(exposure.num_classes, outputs)
     node = _array(exposure.recipients)[position]
     known = np.ones((len(node), len(columns)), bool)
     if isinstance(y, bool):
@@ -253,7 +253,7 @@ def label_problems(
     return Problems(member[pair], position[pair], columns[column], skipped, wanted[pair, column])
 
 
-def columns_for(count: int, outputs: Any) -> Integers:
+def select_outputs(count: int, outputs: Any) -> Integers:
     """The numbers of some outputs of ``count``, ascending, each once."""
     if outputs is None:
         return np.arange(count)
@@ -266,7 +266,7 @@ def columns_for(count: int, outputs: Any) -> Integers:
     return chosen.astype(np.int64)
 
 
-def selection(exposure: Exposure, nodes: Any) -> tuple[Integers, Integers]:
+def select_recipients(exposure: Exposure, nodes: Any) -> tuple[Integers, Integers]:
     """Members and recipient positions asked for, member by member."""
     size, members = exposure.num_nodes, exposure.num_members
     recipients = _array(exposure.recipients)
@@ -299,7 +299,7 @@ def selection(exposure: Exposure, nodes: Any) -> tuple[Integers, Integers]:
 # Outputs behind a head as classes -----------------------------------------------------------------
 
 
-def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.0) -> Exposure:
+def binarise(exposure: Exposure, output: int, threshold: float | Tensor = 0.0) -> Exposure:
     """The exposure of the two classes (0, z_k − θ), of a model with a head.
 
     Output k above θ is class 1 winning, and below it class 0.
@@ -340,7 +340,7 @@ def append_operations(exposure: Exposure, *operations: Operation) -> Exposure:
     )
 
 
-def replay_of(exposure: Exposure, behind: Tensor) -> Replay | None:
+def remap_replay(exposure: Exposure, behind: Tensor) -> Replay | None:
     """The model run with coefficients of other terms; ``behind`` names the exposure's own term of
     each, −1 for none."""
     replay, terms = exposure.replay, exposure.num_terms
@@ -392,7 +392,7 @@ class Instance:
         return float(2.0 ** np.ceil(np.log2(size))) if size > 0 else 1.0
 
 
-def instance(tables: Tables, member: int, position: int, target: int) -> Instance:
+def build_lp(tables: Tables, member: int, position: int, target: int) -> Instance:
     """LP (member, recipient position, class) of an exposure."""
     groups = tables.num_groups
     ends = tables.segments[position * groups : (position + 1) * groups + 1]

@@ -100,7 +100,7 @@ class Mean:
         return self.words(digits=3)
 
 
-def resampled_sums(node: Integers, columns: Floats, member: Integers | None = None) -> Floats:
+def resample_sums(node: Integers, columns: Floats, member: Integers | None = None) -> Floats:
     """Sums of ``columns`` [M, F] over nodes drawn with replacement, [RESAMPLES, S, F].
 
     All rows of a node (several members, several labels) are drawn together. Nodes with the same
@@ -121,7 +121,7 @@ def resampled_sums(node: Integers, columns: Floats, member: Integers | None = No
     return np.concatenate(parts).reshape(RESAMPLES, width, columns.shape[1])
 
 
-def interval_of(low: Floats, high: Floats) -> tuple[float, float]:
+def find_interval(low: Floats, high: Floats) -> tuple[float, float]:
     """The 95 % interval of resampled values: the lower end of one, the upper end of the other."""
     if np.isnan(low).all():
         return float("nan"), float("nan")
@@ -135,13 +135,15 @@ def mean_over_nodes(low: Floats, high: Floats, node: Integers, member: Integers)
         return Mean(np.nan, np.nan, (np.nan, np.nan))
     own = [member == s for s in np.unique(member)]
     ends = [mean_over_members(x[rows].mean() for rows in own) for x in (low, high)]
-    sums = resampled_sums(node, np.stack([low, high, ones], 1), member)
+    sums = resample_sums(node, np.stack([low, high, ones], 1), member)
     with np.errstate(invalid="ignore"):
         drawn = np.nanmean(sums[..., :2] / sums[..., 2:], axis=1)
-    return Mean(ends[0], ends[1], interval_of(drawn[:, 0], drawn[:, 1]))
+    return Mean(ends[0], ends[1], find_interval(drawn[:, 0], drawn[:, 1]))
 
 
-def places_of(best: Floats, worst: Floats, column: Integers, among: Flags) -> tuple[Floats, Floats]:
+def rank_column(
+    best: Floats, worst: Floats, column: Integers, among: Flags
+) -> tuple[Floats, Floats]:
     """The place of one column's value among others, 1 for the largest; ties share theirs.
 
     Args:

@@ -34,7 +34,7 @@ from gnn_repair.oracle.problems import (
     Integers,
     Problems,
     Tables,
-    entries_of,
+    list_entries,
     require_exposure,
     whole_number,
 )
@@ -143,7 +143,7 @@ class Solution:
 
     def verdict_at(self, threshold: float) -> NDArray[np.str_]:
         """[L]: the same for another threshold of the margin."""
-        return verdicts(self.margin, self.bound, self.status, threshold)
+        return decide_verdicts(self.margin, self.bound, self.status, threshold)
 
     @property
     def reachable(self) -> NDArray[np.bool_]:
@@ -271,7 +271,7 @@ class Solution:
             subject=self.subject(i),
             node=int(self.named(self.node[i])) if self.links is None else int(self.node[i]),
             target=int(self.target[i]),
-            verdict=str(verdicts(self.margin[i], self.bound[i], self.status[i])),
+            verdict=str(decide_verdicts(self.margin[i], self.bound[i], self.status[i])),
             margin=float(self.margin[i]),
             bound=float(self.bound[i]),
             status=STATUS[int(self.status[i])],
@@ -289,7 +289,7 @@ class Solution:
     def taken(self, chosen: Integers) -> Solution:
         """The questions with the given numbers, in that order."""
         indptr = np.append(0, np.cumsum(np.diff(self.indptr)[chosen]))
-        entries = entries_of(self.indptr, chosen)
+        entries = list_entries(self.indptr, chosen)
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in PER_QUESTION}
         for name in SOME:
             if getattr(self, name) is not None:
@@ -343,7 +343,7 @@ class Solution:
         header, tensors = load_tensors(path, KIND, formerly=EARLIER)
         with contents_of(path):
             return from_file(
-                *((header, tensors) if "outputs" in header else earlier(header, tensors))
+                *((header, tensors) if "outputs" in header else upgrade_file(header, tensors))
             )
 
     def to_frame(self, exposure: Any = None) -> pd.DataFrame:
@@ -440,7 +440,7 @@ class Solution:
     __repr__ = __str__
 
 
-def solution_of(
+def build_solution(
     tables: Tables, asked: Problems, counts: Any, terms: Integers, **fields: Any
 ) -> Solution:
     """The answers to all that was asked; supports have ``counts`` [L] terms, one after another."""
@@ -467,7 +467,7 @@ def replace_answers(solution: Solution, places: Integers, others: Solution) -> S
     return Solution.concatenate([solution, others]).taken(chosen)
 
 
-def verdicts(
+def decide_verdicts(
     margin: Any, bound: Any, status: Any, threshold: float = REACHABLE
 ) -> NDArray[np.str_]:
     """Of answers, whatever they are about."""
@@ -501,7 +501,7 @@ def require_class_answers(solution: Any, *exposures: Any) -> None:
             raise InputError("the solution is of another exposure; pass the one that was solved")
 
 
-def written_frame(frame: pd.DataFrame, csv: str | Path | None) -> pd.DataFrame:
+def write_frame(frame: pd.DataFrame, csv: str | Path | None) -> pd.DataFrame:
     """The frame itself, once it stands in the file."""
     if csv is not None:
         with replacing(check_target(csv)) as temporary:
@@ -556,7 +556,7 @@ def to_file(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
-def earlier(
+def upgrade_file(
     header: dict[str, Any], tensors: dict[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What version 0.2 wrote, in today's words."""

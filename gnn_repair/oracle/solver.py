@@ -17,20 +17,20 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.fallback import solve_with_highs, solve_with_second_attempts
 from gnn_repair.oracle.heads.solve import budget_of, solve_head
-from gnn_repair.oracle.lps import check_threads, over_lps
+from gnn_repair.oracle.lps import check_threads, map_lps
 from gnn_repair.oracle.problems import (
     FIXED,
     OPTIMAL,
     Problems,
     Tables,
-    about,
-    against_zero,
+    binarise,
     check_number,
-    label_problems,
-    problems,
+    describe_exposure,
+    pose_label_problems,
+    pose_problems,
     require_exposure,
 )
-from gnn_repair.oracle.solution import OutputPart, Solution, solution_of
+from gnn_repair.oracle.solution import OutputPart, Solution, build_solution
 
 METHODS = {"simplex": solve_with_second_attempts, "highs": solve_with_highs}
 SolverName = Literal["simplex", "highs"]
@@ -82,23 +82,23 @@ def solve(
     check_threads(threads)
     budget_of(effort)
     if isinstance(exposure, LinkExposure):
-        asked = _about_links(exposure, y, nodes, threshold)
+        asked = _pose_link_problems(exposure, y, nodes, threshold)
         found = solve_labels(exposure.mixture, asked, threshold, threads, effort)
-        return named_links(exposure, found)
+        return name_links(exposure, found)
     require_exposure(exposure)
     if exposure.outputs != "classes":
         threshold = check_number(threshold, "threshold")
-        asked = label_problems(exposure, y, nodes, labels, threshold)
+        asked = pose_label_problems(exposure, y, nodes, labels, threshold)
         return solve_labels(exposure, asked, threshold, threads, effort)
     if labels is not None or threshold != 0:
         raise InputError("labels and threshold are for outputs that stand for themselves")
     if exposure.head is not None:
         return solve_head(exposure, y, nodes, method=method, effort=effort)
-    asked, tables = problems(exposure, y, nodes), Tables.of(exposure)
+    asked, tables = pose_problems(exposure, y, nodes), Tables.from_exposure(exposure)
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f'method must be "simplex" or "highs", not {method!r}')
     solved = METHODS[method](tables, asked, threads)
-    return replace(solved, skipped=asked.skipped, method=method, **about(exposure))
+    return replace(solved, skipped=asked.skipped, method=method, **describe_exposure(exposure))
 
 
 def solve_oracle(exposure: Any, target: Any, nodes: Any = None, **options: Any) -> Solution:
@@ -121,7 +121,7 @@ def solve_labels(
         outputs = np.unique(asked.target).tolist()
         parts = [solve_part(exposure, asked, output, threshold, effort) for output in outputs]
         return join_parts(exposure, parts, asked, threshold)
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     assert asked.wanted is not None
     signs = np.where(asked.wanted, 1.0, -1.0)
     best, where = np.empty(len(asked)), np.empty((len(asked), tables.num_groups), np.int64)
@@ -134,14 +134,14 @@ def solve_labels(
             best[part], where[part],
         )  # fmt: skip
 
-    over_lps(-(-len(asked) // CHUNK), work, lambda: None, threads)
+    map_lps(-(-len(asked) // CHUNK), work, lambda: None, threads)
     node = tables.nodes[asked.position]
     margin = signs * (tables.fixed_logits[asked.member, node, asked.target] - threshold) + best
     owner, group = np.nonzero(where >= 0)
     terms = where[owner, group]
     member = np.minimum(asked.member, len(tables.mass) - 1)[owner]
     counts = np.bincount(owner, minlength=len(asked))
-    return solution_of(
+    return build_solution(
         tables,
         asked,
         counts,
@@ -153,7 +153,7 @@ def solve_labels(
         outputs=exposure.outputs,
         threshold=threshold,
         method="closed form",
-        **about(exposure),
+        **describe_exposure(exposure),
     )
 
 
@@ -196,7 +196,7 @@ def solve_part(
     nodes = exposure.recipients.cpu()[torch.from_numpy(own.position)]
     target = torch.full((exposure.num_nodes,), -1)
     target[nodes] = torch.as_tensor(own.wanted).long()
-    two = against_zero(exposure, output, threshold)
+    two = binarise(exposure, output, threshold)
     return OutputPart(output, threshold, solve_head(two, target, nodes, effort=effort))
 
 
@@ -205,7 +205,7 @@ def join_parts(
 ) -> Solution:
     """The parts' answers as one solution, in the order in which they were asked."""
     return replace(
-        in_order(asked, [part.solution for part in parts]),
+        restore_order(asked, [part.solution for part in parts]),
         target=asked.target,
         wanted=asked.wanted,
         outputs=exposure.outputs,
@@ -215,7 +215,7 @@ def join_parts(
     )
 
 
-def in_order(asked: Problems, answers: Sequence[Solution]) -> Solution:
+def restore_order(asked: Problems, answers: Sequence[Solution]) -> Solution:
     """The answers about one output after another, in the order in which they were asked."""
     order = np.argsort(asked.target, kind="stable")
     return Solution.concatenate(answers).taken(np.argsort(order))
@@ -224,7 +224,7 @@ def in_order(asked: Problems, answers: Sequence[Solution]) -> Solution:
 # Links --------------------------------------------------------------------------------------------
 
 
-def _about_links(exposure: LinkExposure, y: Any, links: Any, threshold: float) -> Problems:
+def _pose_link_problems(exposure: LinkExposure, y: Any, links: Any, threshold: float) -> Problems:
     """The questions about links; y [L] says which are there."""
     threshold = check_number(threshold, "threshold")
     if not isinstance(y, str | bool):
@@ -232,10 +232,10 @@ def _about_links(exposure: LinkExposure, y: Any, links: Any, threshold: float) -
         whole = torch.full((exposure.mixture.num_nodes, 1), torch.nan, dtype=torch.float64)
         whole[exposure.offset :] = given.cpu()
         y = whole
-    return label_problems(exposure.mixture, y, exposure.numbers(links), None, threshold)
+    return pose_label_problems(exposure.mixture, y, exposure.numbers(links), None, threshold)
 
 
-def named_links(exposure: LinkExposure, solution: Solution) -> Solution:
+def name_links(exposure: LinkExposure, solution: Solution) -> Solution:
     """The solution with links' own numbers and ends."""
     number = solution.node - exposure.offset
     ends = exposure.links.t().cpu().numpy()[number]

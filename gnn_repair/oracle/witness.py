@@ -181,7 +181,7 @@ Gains = tuple[tuple[int, float, float], ...]
 then."""
 
 
-def gains_of(sources: Integers, alpha: Floats, change: Floats) -> Gains:
+def compute_gains(sources: Integers, alpha: Floats, change: Floats) -> Gains:
     """Over all of a node's terms, [K] each; a source may send several."""
     who, place = np.unique(sources, return_inverse=True)
     now, more = (np.bincount(place, x) / max(alpha.sum(), 1e-290) for x in (alpha, change))
@@ -189,7 +189,7 @@ def gains_of(sources: Integers, alpha: Floats, change: Floats) -> Gains:
     return tuple((int(who[i]), float(now[i]), float(now[i] + more[i])) for i in order)
 
 
-def gain_words(gains: Gains, names: NodeNames) -> str:
+def describe_gains(gains: Gains, names: NodeNames) -> str:
     """Such as ``giving node 322 12 % of the weight (now 0.9 %)``."""
     least = NAMED_ABOVE * sum(then - now for _, now, then in gains)
     named = [gain for gain in gains[:NAMED] if gain[2] - gain[1] > least]

@@ -28,7 +28,7 @@ from gnn_repair.oracle.problems import (
     Integers,
     Problems,
     Tables,
-    selection,
+    select_recipients,
 )
 from gnn_repair.oracle.rates import count_reach
 from gnn_repair.oracle.solver import solve
@@ -165,8 +165,8 @@ def solve_displacements(exposure: Exposure, shift: Tensor, nodes: Tensor) -> Dis
     node's classes does not matter, and the nodes asked about, [N, S] bool.
     """
     goal = shift.detach().double().cpu().numpy()
-    member, position = selection(exposure, nodes)
-    tables = Tables.of(exposure)
+    member, position = select_recipients(exposure, nodes)
+    tables = Tables.from_exposure(exposure)
     asked = Problems(member, position, np.zeros(len(member), np.int64))
     frozen = exposure.frozen_logits.detach().cpu().numpy()
     solved = solve_with_second_attempts(_two_sided(tables, frozen, goal), asked, None)

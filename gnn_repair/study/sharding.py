@@ -15,7 +15,7 @@ from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.parts import focus
-from gnn_repair.oracle.problems import problems
+from gnn_repair.oracle.problems import pose_problems
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import Target, solve
 from gnn_repair.repair.base import FittedRepair
@@ -62,7 +62,7 @@ def solve_oracle_sharded(
         threads: of every task; all cores unless given.
     """
     _check(exposure, engine, shards=shards, threads=1 if threads is None else threads)
-    asked = problems(exposure, target, nodes)
+    asked = pose_problems(exposure, target, nodes)
     mask = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
     mask[exposure.recipients.cpu()[asked.position], asked.member] = True
     tasks = make_shards(exposure, mask, shards)

@@ -15,7 +15,7 @@ from benchmarks.oracle import synthetic
 from gnn_repair.oracle import fallback, nearest_reweighting, solve, stable_evidence
 from gnn_repair.oracle import lps as lps_own_scale
 from gnn_repair.oracle.fallback import solve_exactly
-from gnn_repair.oracle.problems import Tables, instance
+from gnn_repair.oracle.problems import Tables, build_lp
 from gnn_repair.oracle.simplex import (
     GAMMA,
     GROUP,
@@ -47,12 +47,12 @@ AGAINST_HIGHSPY = (
 
 def scale_of(exposure, solution):
     """How large the numbers of each LP are."""
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     lps = zip(solution.member, solution.recipient, solution.target, strict=True)
     return np.array(
         [
             max(problem.scale, np.abs(problem.fixed).max())
-            for problem in (instance(tables, *(int(i) for i in lp)) for lp in lps)
+            for problem in (build_lp(tables, *(int(i) for i in lp)) for lp in lps)
         ]
     )
 
@@ -88,9 +88,9 @@ def test_matches_exact_rational_arithmetic(seed):
             alpha[:] = rng.integers(1, 9, len(alpha)) / 8
     exposure = exposure_of(nodes)
     solution = solve(exposure, "all", threads=1)
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     for i in range(len(solution)):
-        problem = instance(tables, 0, int(solution.recipient[i]), int(solution.target[i]))
+        problem = build_lp(tables, 0, int(solution.recipient[i]), int(solution.target[i]))
         exact = float(exact_margin(problem))
         assert solution.margin[i] == pytest.approx(exact, abs=1e-13 * problem.scale)
         assert solution.bound[i] == pytest.approx(exact, abs=1e-13 * problem.scale)
@@ -397,10 +397,10 @@ def mixed(seed, size, count=40, classes=3, terms=5):
 @pytest.mark.parametrize("size", [1e6, 1e9, 1e11, 1e12, 1e15])
 def test_reach_beside_huge_messages_is_that_of_exact_arithmetic(size):
     exposure = mixed(1, size)
-    solution, tables = solve(exposure, "all", threads=1), Tables.of(exposure)
+    solution, tables = solve(exposure, "all", threads=1), Tables.from_exposure(exposure)
     assert solution.decided.all() and set(solution.status.tolist()) <= {0, 1}
     for i in range(len(solution)):
-        problem = instance(tables, 0, int(solution.recipient[i]), int(solution.target[i]))
+        problem = build_lp(tables, 0, int(solution.recipient[i]), int(solution.target[i]))
         assert solution.reachable[i] == (exact_margin(problem) > Fraction(1e-7)), solution[i]
     assert solution.check(exposure).ok
 
@@ -422,9 +422,9 @@ def test_rational_arithmetic_finds_the_vertex_that_brute_force_finds(seed):
         node = random_node(rng, [3] * groups, 3, lambda s: rng.integers(-4, 5, s) / 4)
         for alpha, _ in node[1]:
             alpha[:] = rng.integers(1, 9, len(alpha)) / 8
-        tables = Tables.of(exposure_of([node]))
+        tables = Tables.from_exposure(exposure_of([node]))
         for c in range(3):
-            problem = instance(tables, 0, 0, c)
+            problem = build_lp(tables, 0, 0, c)
             found = solve_exactly(problem, np.arange(groups) * 3)
             assert found is not None and found[0] == exact_margin(problem)
             margin, coefficients, weights = found
@@ -438,7 +438,7 @@ def test_rational_arithmetic_finds_the_vertex_that_brute_force_finds(seed):
 def test_rational_arithmetic_does_not_cycle_on_ties():
     rng = np.random.default_rng(0)
     table = rng.integers(-1, 2, (40, 8)).astype(float)
-    problem = instance(Tables.of(one_node(table)), 0, 0, 0)
+    problem = build_lp(Tables.from_exposure(one_node(table)), 0, 0, 0)
     exact = solve_exactly(problem, np.array([39]))
     ours = solve(one_node(table), FIRST)
     assert exact is not None

@@ -17,11 +17,11 @@ from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.exposure.pieces import ONE_KIND
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import nearest_reweighting, relax, relaxed_margins, solve, stable_evidence
-from gnn_repair.oracle.problems import UNCERTIFIED, Tables, instance
+from gnn_repair.oracle.problems import UNCERTIFIED, Tables, build_lp
 from gnn_repair.oracle.questions import nearest
 from gnn_repair.oracle.questions.nearest import moved_bound
 from gnn_repair.oracle.questions.stable import without_each_source
-from gnn_repair.oracle.witness import gain_words
+from gnn_repair.oracle.witness import describe_gains
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.reporting.evidence import gather
@@ -47,12 +47,12 @@ def group_rows(problem, columns):
 @pytest.mark.parametrize("family", ["gaussian", "three groups", "absent groups", "integers"])
 def test_the_nearest_reweighting_is_nearest(family):
     exposure, y = setting(family, 15)
-    tables, alpha = Tables.of(exposure), exposure.coefficients[0].numpy()
+    tables, alpha = Tables.from_exposure(exposure), exposure.coefficients[0].numpy()
     answers = nearest_reweighting(exposure, y, margin=0.1, threads=1)
     kinds = {answer.status for answer in answers}
     assert "moved" in kinds and "failed" not in kinds
     for answer in answers:
-        problem = instance(tables, 0, answer.node, answer.target)
+        problem = build_lp(tables, 0, answer.node, answer.target)
         frozen = alpha[problem.terms]
         lam = frozen.copy()
         lam[answer.terms - problem.terms[:1]] += answer.change
@@ -96,12 +96,12 @@ def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):
 
 def test_any_weights_bound_the_moved_mass_from_below():
     exposure, y = setting("three groups", 6)
-    tables, alpha = Tables.of(exposure), exposure.coefficients[0].numpy()
+    tables, alpha = Tables.from_exposure(exposure), exposure.coefficients[0].numpy()
     rng = np.random.default_rng(0)
     for answer in nearest_reweighting(exposure, y, threads=1):
         if answer.status != "moved":
             continue
-        problem = instance(tables, 0, answer.node, answer.target)
+        problem = build_lp(tables, 0, answer.node, answer.target)
         frozen = alpha[problem.terms]
         need = 1e-7 - (problem.fixed + frozen @ problem.gaps)
         for _ in range(50):
@@ -119,9 +119,9 @@ def test_any_weights_bound_the_moved_mass_from_below():
 @pytest.mark.parametrize("family", ["gaussian", "three groups", "twins"])
 def test_stable_evidence_matches_separate_lps(family):
     exposure, y = setting(family, 3, seed=2)
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     for found in stable_evidence(exposure, y, torch.arange(3), epsilon=0.05, threads=1):
-        problem = instance(tables, 0, found.node, found.target)
+        problem = build_lp(tables, 0, found.node, found.target)
         count = len(problem.terms)
         for a in range(count):
             ends = [_extreme_by_scipy(problem, a, sign, found.margin - 0.05) for sign in (1, -1)]
@@ -210,12 +210,12 @@ def test_a_range_that_highspy_does_not_find_is_undecided(monkeypatch):
 @pytest.mark.parametrize("between", [False, True])
 def test_relaxed_margins_match_ranged_lps(family, between):
     exposure, y = setting(family, 10)
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     slacks = (0.0, 0.2, 1.0)
     found = relaxed_margins(exposure, y, slack=slacks, between_groups=between, threads=1)
     for k, rho in enumerate(slacks):
         for i, node in enumerate(found.node):
-            problem = instance(tables, 0, int(node), int(found.target[i]))
+            problem = build_lp(tables, 0, int(node), int(found.target[i]))
             expected = _relaxed_by_scipy(problem, rho, between)
             assert found.margin[k, i] == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert (np.diff(found.margin, axis=0) >= -1e-9).all()
@@ -292,7 +292,7 @@ def test_a_nearest_change_may_give_to_nobody():
 
 def test_gains_that_hardly_matter_are_counted_and_not_named():
     gains = ((3, 0.14, 0.40), (0, 0.1, 0.10001), (4, 0.1, 0.10001))
-    said = gain_words(gains, ONE_KIND)
+    said = describe_gains(gains, ONE_KIND)
     assert said == "giving node 3 40 % of the weight (now 14 %) and 2 more senders a little more"
 
 

@@ -39,7 +39,7 @@ from gnn_repair.exposure.heads.operations import (
     needed_values,
 )
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.problems import Floats, Integers, entries_of
+from gnn_repair.oracle.problems import Floats, Integers, list_entries
 
 if TYPE_CHECKING:
     from gnn_repair.oracle.solution import Solution
@@ -197,8 +197,8 @@ class Proofs:
 
     def take(self, chosen: Integers) -> Proofs:
         """The proofs of some of the bounds, in that order."""
-        cases = entries_of(self.indptr, chosen)
-        entries = entries_of(self.splits, cases)
+        cases = list_entries(self.indptr, chosen)
+        entries = list_entries(self.splits, cases)
         arrays = {name: getattr(self, name)[cases] for name in ("weights", "slopes", "part")}
         for name in ("operation", "unit", "sign", "multiplier"):
             arrays[name] = getattr(self, name)[entries]

@@ -30,7 +30,7 @@ from gnn_repair.oracle.heads.bound import (
 )
 from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
-from gnn_repair.oracle.solution import Solution, replace_answers, solution_of
+from gnn_repair.oracle.solution import Solution, build_solution, replace_answers
 
 SlopesOf = dict[int, Slopes]
 """By number of a curved operation: slopes [B, k], one tensor per input."""
@@ -95,7 +95,7 @@ def _substitutes(tables: Tables, asked: Problems) -> Solution:
     lengths = np.diff(tables.segments).reshape(-1, tables.num_groups)[asked.position]
     row, group = np.nonzero(lengths)
     count, width = len(asked), tables.num_classes
-    return solution_of(
+    return build_solution(
         tables,
         asked,
         np.bincount(row, minlength=count),

@@ -32,7 +32,13 @@ from gnn_repair.oracle.heads.search import (
     replay_margins,
     to_cpu,
 )
-from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
+from gnn_repair.oracle.problems import (
+    FIRST_STAGE,
+    Floats,
+    Integers,
+    describe_exposure,
+    pose_problems,
+)
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.published import REACHABLE
 
@@ -263,7 +269,7 @@ def solve_head(
         raise InputError(f'a model with a head is solved by method "simplex", not "{method}"')
     budget = budget_of(effort)
     exposure = to_cpu(exposure)
-    asked = problems(exposure, target, nodes)
+    asked = pose_problems(exposure, target, nodes)
     base = base_of(exposure, asked.position)
     questions = Questions(base, asked.position, asked.target)
     _decide(exposure, questions, budget)
@@ -291,7 +297,7 @@ def solve_head(
         replayed=exposure.replay is not None,
         skipped=asked.skipped,
         reasons=reasons,
-        **about(exposure),
+        **describe_exposure(exposure),
     )
 
 

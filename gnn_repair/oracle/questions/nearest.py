@@ -29,7 +29,7 @@ from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.fallback import SMALLEST
 from gnn_repair.oracle.heads.search import replay_margins, to_cpu, worst
 from gnn_repair.oracle.heads.solve import NAMED, Effort, EffortLimit, solve_head
-from gnn_repair.oracle.lps import over_lps
+from gnn_repair.oracle.lps import map_lps
 from gnn_repair.oracle.problems import (
     CANNOT,
     FAILED,
@@ -40,13 +40,13 @@ from gnn_repair.oracle.problems import (
     Instance,
     Integers,
     Tables,
+    build_lp,
     check_number,
-    instance,
     require_exposure,
 )
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
-from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
+from gnn_repair.oracle.witness import Gains, compute_gains, describe_gains, percent
 from gnn_repair.published import REACHABLE
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
@@ -115,7 +115,7 @@ class Nearest:
         if self.replayed is not None and self.bound <= 0:
             limit = "not proved nearest"
         return (
-            f"{head}: {gain_words(self.gains, self.names)} would be enough{says}; "
+            f"{head}: {describe_gains(self.gains, self.names)} would be enough{says}; "
             f"{percent(self.share)} of the mass moves, {limit}"
         )
 
@@ -149,12 +149,12 @@ def nearest_reweighting(
     if exposure.head is not None:
         return _behind_head(to_cpu(exposure), target, nodes, margin)
     solution = solve(exposure, target, nodes, threads=threads)
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()
 
     def answer(index: int, highs: Any) -> Nearest:
         found = solution[index]
-        problem = instance(tables, found.member, int(solution.recipient[index]), found.target)
+        problem = build_lp(tables, found.member, int(solution.recipient[index]), found.target)
         frozen = alpha[min(found.member, len(alpha) - 1), problem.terms]
         need = margin - (problem.fixed + frozen @ problem.gaps)
         change, duals = np.zeros(len(frozen)), np.zeros(len(need))
@@ -175,7 +175,7 @@ def nearest_reweighting(
             solution, index, *node, status=status, moved=moved, bound=bound, weights=weights
         )
 
-    return tuple(over_lps(len(solution), answer, new_highs, threads))
+    return tuple(map_lps(len(solution), answer, new_highs, threads))
 
 
 def _named(
@@ -192,7 +192,7 @@ def _named(
         change=change[used],
         sources=senders[used],
         mass=mass,
-        gains=gains_of(senders, alpha, change),
+        gains=compute_gains(senders, alpha, change),
         names=solution.names,
         **answer,
     )

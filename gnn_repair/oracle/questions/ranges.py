@@ -21,16 +21,16 @@ from gnn_repair.notebook import ROWS, html_view
 from gnn_repair.oracle.certificate import Verification
 from gnn_repair.oracle.heads.search import to_cpu
 from gnn_repair.oracle.lps import check_threads
-from gnn_repair.oracle.problems import Floats, Problems, label_problems, require_exposure
+from gnn_repair.oracle.problems import Floats, Problems, pose_label_problems, require_exposure
 from gnn_repair.oracle.solution import (
     OutputPart,
     Solution,
-    earlier,
     from_file,
     replace_answers,
     to_file,
+    upgrade_file,
 )
-from gnn_repair.oracle.solver import in_order, join_parts, named_links, solve_labels, solve_part
+from gnn_repair.oracle.solver import join_parts, name_links, restore_order, solve_labels, solve_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -214,7 +214,7 @@ def _read_end(
     start = f"{end}/"
     own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
     frozen = own.pop("frozen", torch.empty(0)).numpy()
-    solution = from_file(*((words, own) if "outputs" in words else earlier(words, own)))
+    solution = from_file(*((words, own) if "outputs" in words else upgrade_file(words, own)))
     fits = frozen.shape == solution.margin.shape and frozen.dtype == np.float64
     if not fits or not np.isfinite(frozen).all():
         raise InputError("frozen does not fit the ends")
@@ -244,11 +244,11 @@ def value_range(
     if isinstance(exposure, LinkExposure):
         numbers = exposure.numbers(nodes)
         found = value_range(exposure.mixture, numbers, threads=threads, effort=effort)
-        low, high = (named_links(exposure, end) for end in (found.lower, found.upper))
+        low, high = (name_links(exposure, end) for end in (found.lower, found.upper))
         return ValueRange(low, high, found.frozen)
     require_exposure(exposure)
     require_outputs(exposure, "values", "labels")
-    asked = [label_problems(exposure, side, nodes, outputs, 0.0) for side in (False, True)]
+    asked = [pose_label_problems(exposure, side, nodes, outputs, 0.0) for side in (False, True)]
     if exposure.head is None:
         low, high = (solve_labels(exposure, one, 0.0, threads) for one in asked)
     else:
@@ -269,7 +269,7 @@ def _end(exposure: Exposure, asked: Problems, effort: str | float) -> Solution:
     """The best of several rounds, each asked at its own thresholds."""
     outputs = np.unique(asked.target).tolist()
     ends, parts = zip(*(_rounds(exposure, asked, k, effort) for k in outputs), strict=True)
-    return replace(in_order(asked, ends), parts=tuple(chain(*parts)))
+    return replace(restore_order(asked, ends), parts=tuple(chain(*parts)))
 
 
 def _rounds(

@@ -28,7 +28,7 @@ from gnn_repair.oracle.problems import (
     Floats,
     Integers,
     check_number,
-    replay_of,
+    remap_replay,
     require_exposure,
 )
 from gnn_repair.oracle.rates import Rate, mean_over_members
@@ -177,7 +177,7 @@ def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exp
         mixture, behind = _with_slack(mixture, slack)
     if exposure.head is None:
         return mixture
-    replay = replay_of(exposure, behind)
+    replay = remap_replay(exposure, behind)
     return mixture.with_head(exposure.head, exposure.frozen_logits, exposure.residual, replay)
 
 

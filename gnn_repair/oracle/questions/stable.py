@@ -27,7 +27,7 @@ from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import new_highs, status_of
 from gnn_repair.oracle.fallback import SMALLEST, pass_oracle, solve_with_second_attempts
-from gnn_repair.oracle.lps import over_lps
+from gnn_repair.oracle.lps import map_lps
 from gnn_repair.oracle.problems import (
     CAN,
     CANNOT,
@@ -38,14 +38,14 @@ from gnn_repair.oracle.problems import (
     Integers,
     Problems,
     Tables,
+    build_lp,
     check_number,
-    entries_of,
-    instance,
-    replay_of,
+    list_entries,
+    remap_replay,
     require_exposure,
     select_terms,
 )
-from gnn_repair.oracle.solution import Solution, require_class_answers, verdicts, written_frame
+from gnn_repair.oracle.solution import Solution, decide_verdicts, require_class_answers, write_frame
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import ACTIVE
 
@@ -165,11 +165,11 @@ def stable_evidence(
     if exposure.head is not None:
         return _needed_terms(exposure, target, nodes)
     solution = solve(exposure, target, nodes, threads=threads)
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
 
     def answer(index: int, highs: Any) -> StableEvidence:
         found = solution[index]
-        problem = instance(tables, found.member, int(solution.recipient[index]), found.target)
+        problem = build_lp(tables, found.member, int(solution.recipient[index]), found.target)
         optimum = np.zeros(len(problem.terms))
         optimum[found.terms - problem.terms[:1]] = found.coefficients
         low, high = np.full((2, len(problem.terms)), np.nan)
@@ -180,7 +180,7 @@ def stable_evidence(
         ranges = {"epsilon": epsilon, "mass": mass, "low": low, "high": high}
         return _named(solution, index, problem.terms, senders, **ranges)
 
-    return tuple(over_lps(len(solution), answer, new_highs, threads))
+    return tuple(map_lps(len(solution), answer, new_highs, threads))
 
 
 def _named(
@@ -328,7 +328,7 @@ def without_terms(exposure: Exposure, dropped: Tensor) -> Exposure:
     logits[0, pieces.recipients] = exposure.head(
         frozen[0, pieces.recipients], pieces.recipients
     ).detach()
-    replay = replay_of(exposure, kept.nonzero().view(-1))
+    replay = remap_replay(exposure, kept.nonzero().view(-1))
     return pieces.with_head(exposure.head, logits, exposure.residual, replay)
 
 
@@ -398,7 +398,7 @@ def source_ranking(
     if solution.names.typed:
         kind, ranked["source"] = solution.names.split(ranked["source"].to_numpy())
         ranked.insert(0, "source_type", kind)
-    return written_frame(ranked, csv)
+    return write_frame(ranked, csv)
 
 
 def without_each_source(solution: Solution, exposure: Exposure) -> pd.DataFrame:
@@ -410,7 +410,7 @@ def without_each_source(solution: Solution, exposure: Exposure) -> pd.DataFrame:
     """
     import pandas as pd
 
-    tables = Tables.of(exposure)
+    tables = Tables.from_exposure(exposure)
     owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
     used = solution.in_use(tables.mass) & solution.reachable[owner] & (solution.sources >= 0)
     lp, source = np.unique(np.stack([owner[used], solution.sources[used]]), axis=1)
@@ -437,7 +437,7 @@ def _asked(
 ) -> tuple[Floats, NDArray[np.str_]]:
     position = solution.recipient[lp]
     owner = np.repeat(np.arange(len(lp)), tables.counts(position))
-    terms = entries_of(tables.segments[:: tables.num_groups], position)
+    terms = list_entries(tables.segments[:: tables.num_groups], position)
     left = tables.sources[tables.rows[terms]] != source[owner]
     reduced = select_terms(tables, position, owner[left], terms[left])
     asked = Problems(solution.member[lp], np.arange(len(lp)), solution.target[lp])
@@ -448,4 +448,4 @@ def _asked(
     )
     lost = (before[position] & ~after).any(1)
     margin, bound = (np.where(lost, -np.inf, x) for x in (piece.margin, piece.bound))
-    return margin, verdicts(margin, bound, piece.status)
+    return margin, decide_verdicts(margin, bound, piece.status)
