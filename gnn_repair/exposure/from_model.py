@@ -65,13 +65,12 @@ from gnn_repair.exposure.record.build import (
     context_of,
     frame_of_site,
     graph_starts,
-    group_words,
     holder_of,
-    joined_blocks,
+    join_blocks,
     keep_sender_type,
     mixtures_of,
+    name_groups,
     number_senders,
-    share_contexts,
 )
 from gnn_repair.exposure.record.recorder import (
     KnownTensor,
@@ -79,9 +78,9 @@ from gnn_repair.exposure.record.recorder import (
     RecordedStep,
     Recorder,
     Spaces,
-    made_on,
+    default_device,
+    fill_values,
     record_run,
-    values_of,
 )
 from gnn_repair.exposure.record.replay import (
     CapturedRun,
@@ -91,7 +90,7 @@ from gnn_repair.exposure.record.replay import (
     capture_run,
     certify,
     random_admissible,
-    redone,
+    recompute_values,
     residual_advice,
     residual_limit,
 )
@@ -359,7 +358,7 @@ class Exposer:
             if isinstance(value, Tensor):
                 same = [n for n, edges in enumerate(relations.values()) if edges is value]
                 leaf = self._leaf(name, value, space, ends)
-                found[id(value)] = replace(leaf, field=True, relation=same[-1] if same else None)
+                found[id(value)] = replace(leaf, is_field=True, relation=same[-1] if same else None)
         return found
 
     def _leaf(
@@ -380,7 +379,7 @@ class Exposer:
         edges = plain.startswith("edge") or plain in ("adj", "adj_t")
         rows = bool(shape) and shape[0] in counts and not matrix and not edges
         space = space if space is not None else self.spaces.only(shape[0]) if rows else None
-        return KnownTensor(name, rows, space if rows else None, both=square and matrix)
+        return KnownTensor(name, rows, space if rows else None, is_square=square and matrix)
 
     def _fields(self) -> Iterator[tuple[str, Any, int | None, tuple[int, int] | None]]:
         subject = self.subject
@@ -478,11 +477,11 @@ class Exposer:
         embedding: Tensor | None,
         stored: dict[int, Tensor],
     ) -> Exposure:
-        with made_on(self.device):
+        with default_device(self.device):
             sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
             analysis.refuse_branches(sites, self.where)
         try:
-            plan = CapturePlan.of(analysis, sites, len(logits), analysis.mixing_after(sites))
+            plan = CapturePlan.of(analysis, sites, len(logits), analysis.later_mixers(sites))
             found = self._captured(analysis, sites, plan, logits, stored)
         except ExposureRefused:
             for told in non_sum_reasons(analysis, self.modules):
@@ -500,10 +499,10 @@ class Exposer:
             )
         record = analysis.record
         with torch.enable_grad():
-            found = replace(found, kept=redone(record))
+            found = replace(found, tensors=recompute_values(record))
             if embedding is not None and record.embedding is not None:
-                embedding = found.kept[record.embedding]
-            return self._built(found, found.kept[record.output], embedding)
+                embedding = found.tensors[record.embedding]
+            return self._built(found, found.tensors[record.output], embedding)
 
     def analysis_of(self, record: Record) -> Analysis:
         """A record with what depends on what."""
@@ -519,7 +518,7 @@ class Exposer:
         return next((t.device for t in tensors), torch.device("cpu"))
 
     def _sites(self, analysis: Analysis, size: int) -> list[FinalSite]:
-        final, reached = analysis.final(size, self.outputs)
+        final, reached = analysis.find_final_sums(size, self.outputs)
         if not final:
             self._look_behind_caches(analysis)
             raise ExposureRefused(no_mixture_reason(analysis, self.modules, self.subject, size))
@@ -535,7 +534,7 @@ class Exposer:
         if self.graphs is not None:
             return sites
         found = Filters(analysis, size, lambda _: "")
-        return [replace(site, shortened=found.is_filter(site)) for site in sites]
+        return [replace(site, is_last_hop=found.is_filter(site)) for site in sites]
 
     def _final_sites(
         self, analysis: Analysis, sites: list[FinalSite], size: int
@@ -545,12 +544,12 @@ class Exposer:
             if analysis.value(site.value).dtype.is_complex:
                 where = self.where(analysis.record.steps[site.step].module)
                 raise ExposureRefused(f"{where} sums up complex numbers; {AS_REAL}")
-        for place in analysis.mixing_after(sites, self.outputs):
+        for place in analysis.later_mixers(sites, self.outputs):
             step = analysis.record.steps[place]
             shape = analysis.value(step.result).shape
             if len(shape) < 2 or shape[0] < size:
                 continue  # a statistic that all share: it is held
-            behind = analysis.above(step.reads)
+            behind = analysis.ancestors(step.inputs)
             sites = [s for s in sites if analysis.value(s.value).step not in behind]
             if not sites:
                 raise ExposureRefused(
@@ -574,7 +573,7 @@ class Exposer:
             operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
         extracted = affine_start(operations, plan.width, device)
         return CapturedRun(
-            analysis, sites, capture.kept, plan.offsets, extracted, shifted, capture.beside,
+            analysis, sites, capture.tensors, plan.offsets, extracted, shifted, capture.beside,
             capture.added,
         )  # fmt: skip
 
@@ -586,7 +585,7 @@ class Exposer:
             raise DivergedError(gap)
 
     def _built(self, found: CapturedRun, logits: Tensor, embedding: Tensor | None) -> Exposure:
-        with made_on(self.device):
+        with default_device(self.device):
             exposure, replay = self._assembled(found, logits, embedding)
         if self.wanted.certified:
             with torch.no_grad():
@@ -600,7 +599,7 @@ class Exposer:
     def _assembled(
         self, found: CapturedRun, logits: Tensor, embedding: Tensor | None
     ) -> tuple[Exposure, Replay]:
-        head, still = found.extracted.head, found.analysis.mixing_after(found.sites)
+        head, still = found.extracted.head, found.analysis.later_mixers(found.sites)
         channels = found.channels if head.operations else logits
         mixture, replay = self._mixture(found, (channels, logits), embedding, still)
         if not head.operations:
@@ -638,19 +637,19 @@ class Exposer:
             blocks, names = number_senders(blocks, subject.nodes)
         made: list[list[Mixture]] = []
         sorted_entries: dict[tuple[int, int], SortedEntries] = {}  # heads share theirs
-        named = group_words(analysis, self.modules, blocks, subject.graph, pooled)
+        named = name_groups(analysis, self.modules, blocks, subject.graph, pooled)
         for block, group in zip(blocks, named, strict=True):
             key = id(block.recipients), id(block.rows)
             if key not in sorted_entries:
                 sorted_entries[key] = SortedEntries.of(block, size)
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
             weight = found.extracted.weight[:, torch.cat(columns)]
-            given = analysis.record.steps[block.pieces[0].site.step].given
-            context = context_of(block, size, values_of(given, found.kept), pooled, subject.graph)
+            given = analysis.record.steps[block.pieces[0].site.step].layer_input
+            context = context_of(
+                block, size, fill_values(given, found.tensors), pooled, subject.graph
+            )
             senders, entries = names.count(self.spaces.total), sorted_entries[key]
             made.append(mixtures_of(block, group, weight, context, senders, entries))
-        if subject.graph is not None:
-            made = share_contexts(made)
         own = set().union(*(site.sums | analysis.normalisers(site) for site in sites))
         starts = None
         if self.graphs is not None:
@@ -680,10 +679,12 @@ class Exposer:
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         """What mixes nodes and is none of the final sums."""
-        within = set(analysis.within(own))
-        beside = {p for p in analysis.beside(own) if p not in within or self._is_pool(analysis, p)}
-        beside |= set(analysis.moved_in(own, self.spaces.total))
-        beside |= set(analysis.looked_at())
+        within = set(analysis.inner_mixers(own))
+        beside = {
+            p for p in analysis.side_mixers(own) if p not in within or self._is_pool(analysis, p)
+        }
+        beside |= set(analysis.row_movers(own, self.spaces.total))
+        beside |= set(analysis.python_reads())
         return held_parts(analysis, self.where, own, beside)
 
     def _is_pool(self, analysis: Analysis, place: int) -> bool:
@@ -696,7 +697,7 @@ class Exposer:
         blocks: list[Block] = []
         known: list[tuple[str, FinalSite, int]] = []
         for site in sites:
-            several = blocks_of(found.analysis, site, found.kept)
+            several = blocks_of(found.analysis, site, found.tensors)
             steps = found.analysis.record.steps
             holder, module = holder_of(self.modules, steps[site.step].module)
             alike = isinstance(module, MessagePassing | Aggregation)
@@ -706,7 +707,7 @@ class Exposer:
                 if alike and name == holder and same_entries(found.analysis, other, site)
             ]  # fmt: skip
             if twins:
-                blocks[twins[0]] = joined_blocks(blocks[twins[0]], several[0])
+                blocks[twins[0]] = join_blocks(blocks[twins[0]], several[0])
                 continue
             if alike:
                 known.append((holder, site, len(blocks)))
@@ -734,7 +735,7 @@ class Exposer:
     def _look_behind_caches(self, analysis: Analysis) -> None:
         """Have the model make anew what its modules keep between runs; ``DivergedError`` then."""
         if not self.caches:
-            self.caches = kept_tables(self.model, analysis.leaves_above([analysis.record.output]))
+            self.caches = kept_tables(self.model, analysis.leaf_ids([analysis.record.output]))
             if self.caches:
                 raise DivergedError(0.0)
 
@@ -744,7 +745,7 @@ class Exposer:
         names = ", ".join(f"`{group.name}`" for group in exposure.groups[:3])
 
         def broken() -> str:
-            step = replay.first_broken(random_admissible(exposure.aggregate, seed=0))
+            step = replay.first_failure(random_admissible(exposure.aggregate, seed=0))
             return "" if step is None else broken_words(step, self.where, logits.dtype)
 
         try:
@@ -822,7 +823,7 @@ def held_parts(
     ``beside``: what lets other nodes' numbers in on ways to the logits that pass none of them.
     """
     found: dict[tuple[str, bool], list[str]] = {}
-    within = set(analysis.within(own))
+    within = set(analysis.inner_mixers(own))
     for place in sorted({*beside, *within} - set(own)):
         step = analysis.record.steps[place]
         names = found.setdefault((where(step.module), place in beside), [])
@@ -861,7 +862,7 @@ def no_mixture_reason(
 ) -> str:
     """What stands in the way of a mixture."""
     name = type(subject.model).__name__
-    mixing = analysis.beside([])
+    mixing = analysis.side_mixers([])
     noun = "node" if subject.graph is not None or size == subject.nodes else "graph"
     for told in non_sum_reasons(analysis, modules):
         return told
@@ -887,7 +888,7 @@ def no_mixture_reason(
             )
         last = (named or several)[-1]
         what = f"{module_title(modules, last.module)} mixes nodes by {operation_of(last)}"
-        if any(analysis.value(number).dtype.is_complex for number in (*last.reads, *last.outs)):
+        if any(analysis.value(number).dtype.is_complex for number in (*last.inputs, *last.outs)):
             return f"{what} of complex numbers; {AS_REAL}"
         if last.reduction is None and "batch_norm" in last.name:
             return f"{what}, whose statistics are those of all nodes; give it running statistics"
@@ -913,7 +914,7 @@ def no_mixture_reason(
             f"what {name} sums up leaves PyTorch on the way to the logits (numpy, Python numbers), "
             "or does not reach them, so it cannot be followed"
         )
-    for place in analysis.moved_in([], size):
+    for place in analysis.row_movers([], size):
         step = analysis.record.steps[place]
         what = f"{module_title(modules, step.module)} puts rows of other {noun}s into a {noun}'s by"
         return f"{what} {operation_of(step)}; {AS_ONE_SUM}"
@@ -934,7 +935,7 @@ def no_mixture_reason(
 def non_sum_reasons(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:
     """What to say of the aggregations that ran last, or as pools, and are no sums."""
     steps, pooled = analysis.record.steps, analysis.pooled
-    last = 0 if pooled else max(analysis.beside([]), default=0)
+    last = 0 if pooled else max(analysis.side_mixers([]), default=0)
     ran = {steps[place].module for place in analysis.needed if place >= last}
     for name, module in modules.items():
         what = next((said for kind, said in NO_SUMS.items() if isinstance(module, kind)), "")

@@ -57,7 +57,7 @@ from gnn_repair.exposure.record.recorder import (
     RecordedStep,
     Recorder,
     Ref,
-    made_on,
+    default_device,
     tensors_in,
     unfused,
 )
@@ -67,12 +67,12 @@ from gnn_repair.exposure.record.replay import (
     CapturePlan,
     Replay,
     Substitutes,
-    giving,
     largest_gap,
     random_admissible,
     relative_gap,
     residual_advice,
     residual_limit,
+    return_fixed,
 )
 from gnn_repair.exposure.state import caches_emptied, refuse_compiled, resting
 from gnn_repair.exposure.value import Exposure, HeldPart
@@ -255,7 +255,7 @@ def decoding_of(
     elsewhere: dict[int, frozenset[int]] = {}
     varied, still = list[Lookup](), list[Lookup]()
     for place, step in enumerate(analysis.record.steps):
-        reads, made = set(step.reads), set(step.outs)
+        reads, made = set(step.inputs), set(step.outs)
         tables = reads & by_node | ({read_by[place]} if place in read_by else set())
         if place in hops or not (tables or reads & linked):
             continue
@@ -314,7 +314,9 @@ class _LinkExposing(Exposer):
             return logits
 
     def _leaves(self) -> dict[int, KnownTensor]:
-        mine = {id(t): KnownTensor("links", False, links=True) for t in (self.given, *self.known)}
+        mine = {
+            id(t): KnownTensor("links", False, is_links=True) for t in (self.given, *self.known)
+        }
         return super()._leaves() | mine
 
     @property
@@ -324,7 +326,7 @@ class _LinkExposing(Exposer):
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         decoding = self.decoding
         looked_up = decoding.other | {lookup.step for lookup in decoding.varied}
-        beside = set(analysis.beside(own | looked_up | decoding.second_ways)) - decoding.linked
+        beside = set(analysis.side_mixers(own | looked_up | decoding.second_ways)) - decoding.linked
 
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
@@ -341,7 +343,7 @@ class _LinkExposing(Exposer):
         self.outputs = _embeddings(analysis, [t for t in tables if analysis.value(t).live])
         if not self.outputs:
             raise ExposureRefused(self._no_rows)
-        with made_on(self.device):
+        with default_device(self.device):
             sites = self._final_sites(analysis, self._sites(analysis, nodes), nodes)
             decoding = decoding_of(analysis, sites, lookups, self.end)
             analysis.refuse_branches(sites, self.where)
@@ -352,13 +354,13 @@ class _LinkExposing(Exposer):
                     "as real tensors"
                 )
             raise ExposureRefused(self._no_rows)
-        held = analysis.mixing_after(sites, self.outputs)
+        held = analysis.later_mixers(sites, self.outputs)
         plan = CapturePlan.of(analysis, sites, nodes, {*held, *decoding.elsewhere})
-        plan.wanted.update(*decoding.elsewhere.values())
-        plan.wanted.update(x.table for x in (*decoding.varied, *decoding.still))
+        plan.values.update(*decoding.elsewhere.values())
+        plan.values.update(x.table for x in (*decoding.varied, *decoding.still))
         found, after, across = self._followed(analysis, sites, plan, decoding, logits)
         self.decoding = replace(decoding, across=across)
-        with made_on(self.device):
+        with default_device(self.device):
             mixture, replay = self._mixture(found, (found.channels, logits), None, held)
             ends, others = (self._nodes_at(analysis, end) for end in (self.end, 1 - self.end))
             run = _LinkReplay(replay, mixture, ends, others, self._still(found, record))
@@ -406,7 +408,7 @@ class _LinkExposing(Exposer):
         extracted = affine_start(before, plan.width, device)
         last, _ = links.builder.flat(links.output(output))
         after = simplify(links.builder.operations, links.builder.widths, last)
-        found = CapturedRun(analysis, sites, capture.kept, plan.offsets, extracted)
+        found = CapturedRun(analysis, sites, capture.tensors, plan.offsets, extracted)
         return found, HeadGraph(width, tuple(after)), capture.across
 
     def _nodes_at(self, analysis: Analysis, end: int) -> Tensor:
@@ -432,11 +434,11 @@ class _LinkExposing(Exposer):
         decoding, instead = self.decoding, dict[int, Callable[..., Any]]()
         frozen = {one.step: frozenset({one.table}) for one in decoding.still}
         for place, numbers in {**frozen, **decoding.elsewhere}.items():
-            instead[place] = _reading(record, place, {n: found.kept[n] for n in numbers})
+            instead[place] = _reading(record, place, {n: found.tensors[n] for n in numbers})
         for lookup in decoding.varied:
             if len(lookup.ends) == 2:
-                instead[lookup.step] = _half(lookup, self.end, found.kept[lookup.table])
-        instead |= {place: giving(kept) for place, kept in decoding.across.items()}
+                instead[lookup.step] = _half(lookup, self.end, found.tensors[lookup.table])
+        instead |= {place: return_fixed(kept) for place, kept in decoding.across.items()}
         return instead
 
     def _joined(
@@ -496,16 +498,16 @@ class _LinkExposing(Exposer):
 
 def _embeddings(analysis: Analysis, tables: Sequence[int]) -> tuple[int, ...]:
     """What lies between encoder and decoder: what the run pointed out, else what is looked up."""
-    marked = set(analysis.record.marked)
+    marked = set(analysis.record.marks)
     if not marked or not tables:
         return tuple(dict.fromkeys(tables))
 
     def follow(place: int) -> Sequence[int]:
         step = analysis.record.steps[place]
-        return () if step.mixes or not marked.isdisjoint(step.outs) else step.reads
+        return () if step.mixes or not marked.isdisjoint(step.outs) else step.inputs
 
-    seen = {number for number, _ in analysis.behind(tables, follow)}
-    return tuple(sorted(seen & marked)) or analysis.record.marked
+    seen = {number for number, _ in analysis.walk_back(tables, follow)}
+    return tuple(sorted(seen & marked)) or analysis.record.marks
 
 
 class _LinkCapture(Capture):

@@ -93,7 +93,7 @@ class Analysis:
         """By value: the operations that read it."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.record.steps):
-            for read in set(step.reads):
+            for read in set(step.inputs):
                 found.setdefault(read, []).append(number)
         return found
 
@@ -115,7 +115,7 @@ class Analysis:
         for step in self.record.steps:
             if (
                 is_in_place(step.func)
-                or not step.reads
+                or not step.inputs
                 or "rand" in step.name
                 or "dropout" in step.name
             ):
@@ -129,7 +129,7 @@ class Analysis:
             found |= dict(zip(step.outs, outs, strict=False))
         return found
 
-    def behind(
+    def walk_back(
         self, values: Iterable[int], follow: Callable[[int], Iterable[int]] | None = None
     ) -> Iterator[tuple[int, int]]:
         """Every value that some values depend on, they included, and the operation that made it.
@@ -147,18 +147,18 @@ class Analysis:
             place = self.value(number).step
             yield number, place
             if place >= 0:
-                todo += follow(place) if follow else self.record.steps[place].reads
+                todo += follow(place) if follow else self.record.steps[place].inputs
 
-    def above(self, values: Iterable[int]) -> set[int]:
+    def ancestors(self, values: Iterable[int]) -> set[int]:
         """All operations that some values depend on."""
-        return {place for _, place in self.behind(values) if place >= 0}
+        return {place for _, place in self.walk_back(values) if place >= 0}
 
     @cached_property
     def needed(self) -> set[int]:
         """The operations that the output depends on."""
-        return self.above([self.record.output])
+        return self.ancestors([self.record.output])
 
-    def final(self, size: int, outputs: Sequence[int] = ()) -> tuple[list[int], set[int]]:
+    def find_final_sums(self, size: int, outputs: Sequence[int] = ()) -> tuple[list[int], set[int]]:
         """The sums that reach the output through no other sum's messages.
 
         Args:
@@ -175,17 +175,17 @@ class Analysis:
         def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
             if not self.is_of_recipients(place, size):
-                return () if step.mixes else step.reads
+                return () if step.mixes else step.inputs
             if place not in found:
                 found.append(place)
             return self._base(step)
 
         start = list(outputs) or [self.record.output]
-        seen = {number for number, _ in self.behind(start, follow)}
+        seen = {number for number, _ in self.walk_back(start, follow)}
         if self.pooled and not found:
             self.centres = self._centres(size)
-            seen = {number for number, _ in self.behind(start, follow)}
-        feeds = self.above(number for place in found for number in self.feeding(place))
+            seen = {number for number, _ in self.walk_back(start, follow)}
+        feeds = self.ancestors(number for place in found for number in self.feeding(place))
         return sorted(place for place in found if place not in feeds), seen
 
     def _associate(self, size: int) -> None:
@@ -350,7 +350,7 @@ class Analysis:
         several = (reduction.message, reduction.matrix, reduction.across)
         return [number for number in several if number is not None]
 
-    def beside(self, final: Collection[int]) -> list[int]:
+    def side_mixers(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
         found = set[int]()
 
@@ -360,12 +360,12 @@ class Analysis:
                 return self._base(step)
             if step.mixes and any(self.value(out).live for out in step.outs):
                 found.add(place)
-            return step.reads
+            return step.inputs
 
-        list(self.behind([self.record.output], follow))
+        list(self.walk_back([self.record.output], follow))
         return sorted(found)
 
-    def moved_in(self, final: Collection[int], nodes: int) -> list[int]:
+    def row_movers(self, final: Collection[int], nodes: int) -> list[int]:
         """Operations that put other nodes' rows, of so many, beside a recipient's own; no sums."""
         found = set[int]()
 
@@ -382,50 +382,54 @@ class Analysis:
             if self.pooled and alone and any(own == several > 0 for own, several in known):
                 found.add(place)  # a node's row beside the pooled ones
                 return ()
-            if any(own > 1 for own, _ in known) and all(count(read) < 2 for read in step.reads):
-                moved = (p for p in self.above(step.reads) if self.record.steps[p].name in MOVERS)
+            if any(own > 1 for own, _ in known) and all(count(read) < 2 for read in step.inputs):
+                moved = (
+                    p for p in self.ancestors(step.inputs) if self.record.steps[p].name in MOVERS
+                )
                 found.add(max(moved, default=place))
-            return step.reads
+            return step.inputs
 
-        list(self.behind([self.record.output], follow))
+        list(self.walk_back([self.record.output], follow))
         return sorted(found)
 
-    def within(self, final: Collection[int]) -> list[int]:
+    def inner_mixers(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes before the final sums' messages."""
-        above = self.above(number for place in final for number in self.feeding(place))
+        above = self.ancestors(number for place in final for number in self.feeding(place))
         steps = self.record.steps
         return sorted(
             place for place in above
             if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
         )  # fmt: skip
 
-    def mixing_after(self, sites: Sequence[FinalSite], outputs: Sequence[int] = ()) -> list[int]:
+    def later_mixers(self, sites: Sequence[FinalSite], outputs: Sequence[int] = ()) -> list[int]:
         """Operations that mix what the final sums give: statistics over all nodes, and their like.
 
         What they give is held. ``outputs``: other values in the place of the output.
         """
-        reached = self.reached(sites) & (self.above(outputs) if outputs else self.needed)
+        reached = self.descendants(sites) & (self.ancestors(outputs) if outputs else self.needed)
         own = set().union(*(site.sums for site in sites))
         return sorted(p for p in reached - own if self.record.steps[p].mixes)
 
-    def leaves_above(self, values: Iterable[int]) -> set[int]:
+    def leaf_ids(self, values: Iterable[int]) -> set[int]:
         """The identities of tensors that were there before the run and that values depend on."""
-        return {id(self.value(number).kept) for number, place in self.behind(values) if place < 0}
+        return {
+            id(self.value(number).tensor) for number, place in self.walk_back(values) if place < 0
+        }
 
     def is_gated(self, sites: Sequence[FinalSite]) -> bool:
         """Whether what follows the sums multiplies them by numbers that depend on features."""
-        reached = self.reached(sites) & self.needed
+        reached = self.descendants(sites) & self.needed
         moving = {out for p in reached for out in self.record.steps[p].outs}
         moving |= {site.value for site in sites}
         factors = [
             self.value(read) for p in reached if self.record.steps[p].name in ("mul", "div")
-            for read in self.record.steps[p].reads if read not in moving
+            for read in self.record.steps[p].inputs if read not in moving
         ]  # fmt: skip
         return any(value.live and value.rows for value in factors)
 
     def refuse_branches(self, sites: Sequence[FinalSite], where: Callable[[str], str]) -> None:
         """Raise where Python looks at a number that reweighted messages reach."""
-        for place in sorted(self.reached(sites)):
+        for place in sorted(self.descendants(sites)):
             step = self.record.steps[place]
             if step.looks and not self._only_finite(step):
                 raise ExposureRefused(
@@ -434,27 +438,27 @@ class Analysis:
                     "change; write that choice with torch.where"
                 )
 
-    def looked_at(self) -> list[int]:
+    def python_reads(self) -> list[int]:
         """Operations that show Python numbers of nodes; what it does with them is not recorded."""
         return [
             place for place, step in enumerate(self.record.steps)
             if step.looks and not self._only_finite(step) and not self._is_size(step)
-            and any(self.value(number).rows for number, _ in self.behind(step.reads))
+            and any(self.value(number).rows for number, _ in self.walk_back(step.inputs))
         ]  # fmt: skip
 
     def _is_size(self, step: RecordedStep) -> bool:
         """Whether what is looked at are whole numbers of rows that were picked, as a pool does."""
 
         def follow(place: int) -> Iterable[int]:
-            return [n for n in self.record.steps[place].reads if not self.value(n).floating]
+            return [n for n in self.record.steps[place].inputs if not self.value(n).floating]
 
-        whole = not any(self.value(number).floating for number in step.reads)
-        steps = [self.record.steps[p] for _, p in self.behind(step.reads, follow) if p >= 0]
+        whole = not any(self.value(number).floating for number in step.inputs)
+        steps = [self.record.steps[p] for _, p in self.walk_back(step.inputs, follow) if p >= 0]
         return whole and any(one.name in GATHERS or one.name == "sort" for one in steps)
 
     def _only_finite(self, step: RecordedStep) -> bool:
         """Whether what is looked at only says that numbers are finite, which all of them are."""
-        todo = list(step.reads)
+        todo = list(step.inputs)
         while todo:
             maker = self.maker(todo.pop())
             if maker is None:
@@ -463,7 +467,7 @@ class Analysis:
                 continue
             if maker.name not in JOINED:
                 return False
-            todo += maker.reads
+            todo += maker.inputs
         return True
 
     def is_weight(self, number: int) -> bool:
@@ -481,7 +485,7 @@ class Analysis:
 
     def is_layer(self, step: RecordedStep) -> bool:
         """Whether an operation multiplies by a matrix that the model has learned."""
-        roots = [self.value(self.root(read)) for read in step.reads]
+        roots = [self.value(self.root(read)) for read in step.inputs]
         return step.name in ("mm", "addmm") and any(r.step < 0 and r.name and r.live for r in roots)
 
     def unmoved(self, number: int) -> tuple[int, list[int]]:
@@ -523,8 +527,8 @@ class Analysis:
         if site.reduction.across is None:
             sums = [self.sum_behind(after.value) for after in site.after]
             return {place for place in sums if place is not None}
-        above = self.above(after.value for after in site.after)
-        above -= self.above(self.feeding(site.step))
+        above = self.ancestors(after.value for after in site.after)
+        above -= self.ancestors(self.feeding(site.step))
         return {place for place in above if self.record.steps[place].mixes}
 
     def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
@@ -536,13 +540,13 @@ class Analysis:
         places = torch.arange(prod(own)).view(own)
         return number, move_along(pushes, places).expand(tuple(shape))
 
-    def reached(self, sites: Sequence[FinalSite]) -> set[int]:
+    def descendants(self, sites: Sequence[FinalSite]) -> set[int]:
         """The operations that depend on what the operations behind some sites make."""
         makers = [self.value(site.value).step for site in sites]
         moving = {out for p in makers if p >= 0 for out in self.record.steps[p].outs}
         found = set[int]()
         for number, step in enumerate(self.record.steps):
-            if not moving.isdisjoint(step.reads):
+            if not moving.isdisjoint(step.inputs):
                 found.add(number)
                 moving.update(step.outs)
         return found
@@ -716,7 +720,7 @@ def gather_parts(analysis: Analysis, step: RecordedStep) -> tuple[int, int, int]
     if step.name == "index_select":
         return table, step.args[1] % len(analysis.value(table).shape), step.args[2].number
     used = [(place, index) for place, index in enumerate(step.args[1]) if index is not None]
-    index = analysis.value(used[0][1].number).kept if len(used) == 1 else None
+    index = analysis.value(used[0][1].number).tensor if len(used) == 1 else None
     if index is None or index.dtype == torch.bool:
         return None
     return table, used[0][0], used[0][1].number
@@ -759,7 +763,7 @@ class FinalSite:
     """[n] the recipient in every row, −1: none; None: rows are the recipients."""
     members: tuple[FinalSite, ...] = ()
     """Of a loop: the sum of every recipient."""
-    shortened: bool = False
+    is_last_hop: bool = False
     """Whether it is a filter's last hop, and earlier hops stay inside h."""
 
     base: int | None = None
@@ -905,7 +909,7 @@ def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> Fin
     if reader is None or not divided or reader.args[0] != Ref(number):
         return site
     other, shape = reader.args[1].number, analysis.value(number).shape
-    if place in analysis.above([other]) or analysis.value(reader.result).shape != shape:
+    if place in analysis.ancestors([other]) or analysis.value(reader.result).shape != shape:
         return site
     root, shown = analysis.seen_through(other, shape)
     unit = numbers // width  # heads one after another, recipients in each
@@ -1057,7 +1061,9 @@ class Filters:
             return None
         if any(self.analysis.value(factor.value).live for factor in parts.factors):
             return None
-        between = self.analysis.above([reduction.message]) - self.analysis.above([parts.table])
+        between = self.analysis.ancestors([reduction.message]) - self.analysis.ancestors(
+            [parts.table]
+        )
         return RecordedHop(site, parts.table, frozenset(between))
 
     def _unscaled(self, matrix: int | None) -> tuple[int | None, float]:
@@ -1139,7 +1145,7 @@ class Filters:
     def _number(self, argument: Any) -> float | None:
         if isinstance(argument, int | float):
             return float(argument)
-        kept = self.analysis.value(argument.number).kept if isinstance(argument, Ref) else None
+        kept = self.analysis.value(argument.number).tensor if isinstance(argument, Ref) else None
         one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
         return float(kept) if one and kept is not None else None
 
@@ -1238,4 +1244,4 @@ def _equal(analysis: Analysis, left: int, right: int) -> bool:
     one, two = analysis.root(left), analysis.root(right)
     if analysis.canonical.get(one, one) == analysis.canonical.get(two, two):
         return True
-    return alike(analysis.value(one).kept, analysis.value(two).kept)
+    return alike(analysis.value(one).tensor, analysis.value(two).tensor)

@@ -39,8 +39,8 @@ class Context:
     """[M, d]."""
     state: Tensor
     """[N, d]."""
-    shared: bool = False
-    """Whether state and columns are those of all groups already."""
+    typed: bool = False
+    """Whether inputs are known by node type, so that one matrix always has the same columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,62 +154,28 @@ def _settled(table: Tensor) -> Tensor:
     return table.detach().clone() if isinstance(holder, nn.Parameter) else table
 
 
-def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+def _joined(parts: list[Tensor]) -> Tensor:
     """Concatenated; a single part is not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
-    """All messages and states, and where each group's messages start.
+    """All messages [M, K] and states [N, K], and where each group's messages start.
 
-    Groups that read different inputs get columns of their own, zero in the others' messages.
+    Different inputs get columns of their own, zero elsewhere. A message fills the columns of its
+    sender's input, a recipient those of its own: the same two, unless inputs are known by type.
     """
-    distinct = {_key(context.messages): context for context in contexts}
-    if contexts[0].shared:
-        tables = [context.messages for context in distinct.values()]
-        begins = dict(zip(distinct, accumulate((len(t) for t in tables), initial=0), strict=False))
-        return _joined(tables), contexts[0].state, [begins[_key(c.messages)] for c in contexts]
-    widths = [context.state.shape[1] for context in distinct.values()]
-    state = _joined([context.state for context in distinct.values()], dim=1)
-    parts: list[Tensor] = []
-    starts: dict[Any, int] = {}
-    left = 0
-    for key, context in distinct.items():
-        right = sum(widths) - left - context.messages.shape[1]
-        starts[key] = sum(part.shape[0] for part in parts)
-        alone = left == right == 0
-        padded = context.messages if alone else pad(context.messages, (left, right))
-        parts.append(padded)
-        left += context.messages.shape[1]
-    return _joined(parts), state, [starts[_key(context.messages)] for context in contexts]
-
-
-def share_contexts(mixtures: Sequence[Sequence[Mixture]]) -> list[list[Mixture]]:
-    """All groups' contexts over the same columns: one block for every matrix that is read.
-
-    A recipient stands in the columns of its own input, a message in those of its sender's; they
-    are the same where both are of one type. Other columns are zero.
-    """
-    contexts = [mixture.context for several in mixtures for mixture in several]
-    blocks = {_key(c.state): c.state for c in contexts} | {
-        _key(c.messages): c.messages for c in contexts
-    }
-    starts: dict[Any, int] = {}
-    width = 0
-    for key, matrix in blocks.items():
-        starts[key], width = width, width + matrix.shape[1]
-    states = {_key(c.state): c.state for c in contexts}
-    state = sum(_placed(matrix, starts[key], width) for key, matrix in states.items())
-    assert isinstance(state, Tensor)
-    messages = {
-        key: _placed(matrix, starts[key], width)
-        for key, matrix in {_key(c.messages): c.messages for c in contexts}.items()
-    }
-    shared = {key: Context(table, state, shared=True) for key, table in messages.items()}
-    return [
-        [replace(m, context=shared[_key(m.context.messages)]) for m in several]
-        for several in mixtures
-    ]
+    messages = {_key(context.messages): context.messages for context in contexts}
+    states = {_key(c.state if c.typed else c.messages): c.state for c in contexts}
+    inputs = states | messages if contexts[0].typed else states
+    widths = [matrix.shape[1] for matrix in inputs.values()]
+    columns = dict(zip(inputs, accumulate(widths, initial=0), strict=False))
+    state, *more = [_placed(matrix, columns[key], sum(widths)) for key, matrix in states.items()]
+    for matrix in more:
+        state = state + matrix
+    tables = [_placed(matrix, columns[key], sum(widths)) for key, matrix in messages.items()]
+    starts = dict(zip(messages, accumulate(map(len, tables), initial=0), strict=False))
+    return _joined(tables), state, [starts[_key(context.messages)] for context in contexts]
 
 
 def _key(matrix: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
@@ -218,7 +184,9 @@ def _key(matrix: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
 
 
 def _placed(matrix: Tensor, start: int, width: int) -> Tensor:
-    return pad(matrix, (start, width - start - matrix.shape[1]))
+    """A matrix in some columns of a wider one that is zero elsewhere."""
+    after = width - start - matrix.shape[1]
+    return matrix if start == after == 0 else pad(matrix, (start, after))
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,11 +243,11 @@ def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> F
     return Frame(shape, site.axis, shape, places)
 
 
-def wanted_values(site: FinalSite) -> set[int]:
+def site_values(site: FinalSite) -> set[int]:
     """The values that a site's terms are made of."""
     found = {after.value for after in site.after} | ({site.powers.base} if site.powers else set())
     for member in site.members:
-        found |= {member.value} | wanted_values(member)
+        found |= {member.value} | site_values(member)
     parts, reduction = site.parts, site.reduction
     if parts is None:
         of_product = [reduction.matrix, reduction.across, reduction.message]
@@ -584,7 +552,7 @@ def keep_sender_type(block: Block, graph: TypedGraph) -> Block:
     return replace(block, states=block.states[first:last], rows=block.rows - first)
 
 
-def joined_blocks(left: Block, right: Block) -> Block:
+def join_blocks(left: Block, right: Block) -> Block:
     """Two blocks over the same entries with the same coefficients as one."""
     width = left.states.shape[1]
     moved = tuple(replace(piece, first=piece.first + width) for piece in right.pieces)
@@ -679,7 +647,7 @@ def _sender_of_states(block: Block, nodes: int) -> Tensor:
 
 def context_of(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:
     """What repairs see: the convolution's own input where it is a matrix, else what is sent."""
-    states = block.states
+    states, typed = block.states, graph is not None
     if not (block.by_entry or pooled):
         pair = inputs if isinstance(inputs, tuple | list) and len(inputs) == 2 else (inputs, inputs)
         if isinstance(inputs, Mapping) and graph is not None:
@@ -687,16 +655,16 @@ def context_of(block: Block, recipients: int, inputs: Any, pooled: bool, graph: 
             pair = (inputs.get(sender), inputs.get(graph.node_type))
         fit = _is_matrix(pair[0], len(states)) and _is_matrix(pair[1], recipients)
         if fit and (graph is not None or pair[0].shape == pair[1].shape):
-            return Context(pair[0], pair[1])
+            return Context(pair[0], pair[1], typed)
         if graph is None and len(states) == recipients:
-            return Context(states, states)
+            return Context(states, states, typed)
     weights = (
         torch.ones_like(block.coefficients) if pooled else block.coefficients.abs()
     ).unsqueeze(1)
     total = states.new_zeros(recipients, states.shape[1])
     total.index_add_(0, block.recipients, weights * states[block.rows])
     mass = weights.new_zeros(recipients, 1).index_add_(0, block.recipients, weights)
-    return Context(states, total / mass.clamp(min=torch.finfo(mass.dtype).tiny))
+    return Context(states, total / mass.clamp(min=torch.finfo(mass.dtype).tiny), typed)
 
 
 def _is_matrix(value: Any, rows: int) -> bool:
@@ -785,7 +753,7 @@ def holder_of(modules: Mapping[str, nn.Module], name: str) -> tuple[str, nn.Modu
     return name, modules.get(name)
 
 
-def group_words(
+def name_groups(
     analysis: Analysis, modules: Mapping[str, nn.Module], blocks: Sequence[Block],
     graph: TypedGraph | None, pooled: bool,
 ) -> Iterator[Group]:  # fmt: skip
@@ -838,7 +806,7 @@ def _named(
         base = f"{name} {power_label(site.powers.coefficients)}".strip()
     elif block.kind is not None and graph is None:
         base = f"{base} relation {block.kind}"
-    if site.shortened:
+    if site.is_last_hop:
         base, rule = f"{base} last hop", f"{rule}; {LAST_HOP}"
     return Group(base, f"{kind}: {rule}", origin), name, module
 
@@ -920,7 +888,7 @@ def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGra
         itself = f"{graph.node_type} to itself"
         return " ".join(relations[block.kind]) if block.kind >= 0 else itself
     matrix = [] if site.reduction.matrix is None else [site.reduction.matrix]
-    above = analysis.leaves_above(matrix)
+    above = analysis.leaf_ids(matrix)
     found = [r for r, edges in graph.edges.items() if id(edges) in above]
     if len(found) == 1:
         return " ".join(found[0])

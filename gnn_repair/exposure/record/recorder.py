@@ -48,7 +48,7 @@ def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
     return names
 
 
-def place(names: Sequence[str], running: Sequence[str]) -> str:
+def select_name(names: Sequence[str], running: Sequence[str]) -> str:
     """Of a shared module's names the one inside the module that runs it now."""
     for outer in reversed(running):
         for name in names:
@@ -95,7 +95,7 @@ LINKS = 1 << 40
 """Behind numbers of a list of links [2, L]: this plus the place in it, beyond all nodes."""
 EXTENSIONS = ("torch_scatter", "torch_sparse", "pyg")
 """Namespaces of extensions with operations that read or write rows of nodes."""
-SILENT = "detach"
+UNCOUNTED = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
 MOVES = VIEWS | {"unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "movedim"}
@@ -125,7 +125,7 @@ class Value:
     """Of whole numbers: the node type that they number, if known."""
     name: str = ""
     """Of what was there before: the parameter's or field's name, if known."""
-    kept: Tensor | None = None
+    tensor: Tensor | None = None
     """Index tensors, and what was there before."""
     before: int | None = None
     """The same tensor's value before it was written in place."""
@@ -152,7 +152,7 @@ class RecordedStep:
     """Whether it lets different nodes' numbers into one."""
     looks: bool = False
     """Whether Python sees the result (a branch, a shape)."""
-    given: Any = None
+    layer_input: Any = None
     """What the convolution around it was given first, values as :class:`Ref`."""
 
     @property
@@ -161,31 +161,31 @@ class RecordedStep:
         return self.outs[-1] if is_in_place(self.func) else self.outs[0]
 
     @cached_property
-    def reads(self) -> tuple[int, ...]:
+    def inputs(self) -> tuple[int, ...]:
         """The numbers of the values it reads; of a tensor it may only take the shape."""
-        return () if self.name in SHAPED else tuple(refs((self.args, self.kwargs)))
+        return () if self.name in SHAPED else tuple(value_numbers((self.args, self.kwargs)))
 
 
-def refs(tree: Any) -> Iterator[int]:
+def value_numbers(tree: Any) -> Iterator[int]:
     """The values named in nested arguments."""
     if isinstance(tree, Ref):
         yield tree.number
     elif isinstance(tree, list | tuple):
         for item in tree:
-            yield from refs(item)
+            yield from value_numbers(item)
     elif isinstance(tree, dict):
         for item in tree.values():
-            yield from refs(item)
+            yield from value_numbers(item)
 
 
-def values_of(tree: Any, kept: Mapping[int, Tensor]) -> Any:
+def fill_values(tree: Any, kept: Mapping[int, Tensor]) -> Any:
     """Nested arguments with the values themselves."""
     if isinstance(tree, Ref):
         return kept[tree.number]
     if isinstance(tree, list | tuple):
-        return [values_of(item, kept) for item in tree]
+        return [fill_values(item, kept) for item in tree]
     if isinstance(tree, dict):
-        return {name: values_of(item, kept) for name, item in tree.items()}
+        return {name: fill_values(item, kept) for name, item in tree.items()}
     return tree
 
 
@@ -220,13 +220,13 @@ class KnownTensor:
     """Of features: whose. Of an edge list: see ``ends``."""
     ends: tuple[int, int] | None = None
     """Of an edge list [2, E]: the types of its two rows."""
-    both: bool = False
+    is_square: bool = False
     """Whether both axes are nodes' (an adjacency matrix)."""
     relation: int | None = None
     """Of the edge list of one of several relations: which."""
-    field: bool = False
+    is_field: bool = False
     """Whether it is the user's data."""
-    links: bool = False
+    is_links: bool = False
     """Whether it lists the links that are predicted, [2, L]."""
 
 
@@ -239,14 +239,14 @@ class Record:
     output: int = -1
     embedding: int | None = None
     """What the linear layer that ran last read."""
-    marked: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
     """Values that the run itself pointed out: the embeddings between encoder and decoder."""
 
     def forget(self) -> None:
         """Let go of the tensors that the run made: a replay needs none of them."""
         for value in self.values:
             if value.step >= 0:
-                value.kept = None
+                value.tensor = None
 
     @property
     def repeats(self) -> bool:
@@ -301,7 +301,7 @@ class ValueStore:
             return
         self.largest = max(self.largest, tensor.numel())
         value, small = self.record.values[number], tensor.numel() <= self.limit
-        if small and value.step >= 0 and value.kept is None and not self.full:
+        if small and value.step >= 0 and value.tensor is None and not self.full:
             self.values.setdefault(number, tensor)
 
     def copy(self, number: int, tensor: Tensor) -> None:
@@ -311,14 +311,14 @@ class ValueStore:
             self.copied += tensor.numel()
             self.values[number] = tensor.clone()
             self.full = self.full or self.copied > 4 * max(KEPT_ALWAYS, self.largest)
-        elif value.kept is tensor and value.step >= 0:
-            value.kept = tensor.clone()
+        elif value.tensor is tensor and value.step >= 0:
+            value.tensor = tensor.clone()
 
     def release(self, step: RecordedStep) -> None:
         """Forget what stands before a sum's messages, but for what these are made of."""
         assert step.reduction is not None
         read = [n for n in (step.reduction.message, step.reduction.matrix) if n is not None]
-        parts = self._parts(read) | set(refs(step.given))
+        parts = self._parts(read) | set(value_numbers(step.layer_input))
         todo, seen = list(read), set[int]()
         while todo:
             number = todo.pop()
@@ -328,7 +328,7 @@ class ValueStore:
             if number not in parts:
                 self.values.pop(number, None)
             place = self.record.values[number].step
-            todo += self.record.steps[place].reads if place >= 0 else ()
+            todo += self.record.steps[place].inputs if place >= 0 else ()
         sizes = {t.untyped_storage()._cdata: t.numel() for t in self.values.values()}
         excess = sum(sizes.values()) - max(KEPT_ALWAYS, self.largest // 2)
         for storage, size in sorted(sizes.items(), key=lambda pair: -pair[1]):
@@ -348,9 +348,9 @@ class ValueStore:
             if step is None:
                 continue
             if step.name in GATHERS:
-                found.update(step.reads)
+                found.update(step.inputs)
             elif step.name in MOVES | SAME or step.name in ("mul", "div", "neg"):
-                todo += step.reads
+                todo += step.inputs
         return found
 
 
@@ -369,7 +369,7 @@ class Recorder(TorchDispatchMode):
         self._others: dict[int, int] = {}
         self.inside: list[Any] = []
         """What the convolutions that run now were given."""
-        self.device = made_on(device)
+        self.device = default_device(device)
         """Where index tensors are made."""
         self.sets: dict[int, Tensor] = {}
         """All nodes in one tensor, by how many rows it has; −1: none, as a virtual node."""
@@ -397,18 +397,18 @@ class Recorder(TorchDispatchMode):
         if leaf is None:
             structural = tensor.layout != torch.strided or square or not shape
             space = self.spaces.only(shape[0]) if shape and floating and not structural else None
-            leaf = KnownTensor("", floating and not structural, space, both=square)
-        value = Value(shape, -1, leaf.live, name=leaf.name, kept=tensor)
+            leaf = KnownTensor("", floating and not structural, space, is_square=square)
+        value = Value(shape, -1, leaf.live, name=leaf.name, tensor=tensor)
         value.dtype = tensor.dtype
         if tensor.layout == torch.strided and (floating or leaf.live) and shape:
             with self.device:
-                if leaf.both and square:
+                if leaf.is_square and square:
                     value.rows = (self.rows(shape, 0), self.rows(shape, 1))
                 elif leaf.space is not None and shape[0] == counts[leaf.space]:
                     value.rows = (self.rows(shape, 0, leaf.space),)
         elif leaf.ends is None and leaf.space is not None and not floating:
             value.space = leaf.space
-        if leaf.links:
+        if leaf.is_links:
             places = torch.arange(LINKS, LINKS + tensor.numel(), device=tensor.device)
             value.rows = (NodeRows(places.view(shape)),)
         if leaf.relation is not None and tensor.layout == torch.strided:
@@ -459,7 +459,7 @@ class Recorder(TorchDispatchMode):
         self._remember(
             listed,
             Value(
-                tuple(listed.shape), value.step, False, known, value.space, kept=listed,
+                tuple(listed.shape), value.step, False, known, value.space, tensor=listed,
                 dtype=listed.dtype,
             ),
         )  # fmt: skip
@@ -468,7 +468,7 @@ class Recorder(TorchDispatchMode):
         """The number of a tensor that an operation makes inside, of numbers that it is given."""
         before = None if value is None else self.value(value)
         known = (-1, False) if before is None else (before.step, before.live)
-        value_of = Value(tuple(tensor.shape), *known, kept=tensor, dtype=tensor.dtype)
+        value_of = Value(tuple(tensor.shape), *known, tensor=tensor, dtype=tensor.dtype)
         return self._remember(tensor, value_of)
 
     def relations_of(self, index: Tensor) -> Tensor | None:
@@ -481,7 +481,7 @@ class Recorder(TorchDispatchMode):
     def mark(self, tensors: Any) -> None:
         """Point values out."""
         with _disable_current_modes():
-            self.record.marked = tuple(
+            self.record.marks = tuple(
                 self.number(t) for t in tree_leaves(tensors) if isinstance(t, Tensor)
             )
 
@@ -499,7 +499,7 @@ class Recorder(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         name, in_place = plain_name(func), is_in_place(func)
-        if name == SILENT:
+        if name == UNCOUNTED:
             out = func(*args, **given)
             self._name(out, self.number(args[0]))
             return out
@@ -511,11 +511,11 @@ class Recorder(TorchDispatchMode):
         step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
         )
-        step.given = self.inside[-1] if self.inside else None
+        step.layer_input = self.inside[-1] if self.inside else None
         number = len(self.record.steps)
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
-        read = [self.record.values[number] for number in step.reads]
+        read = [self.record.values[number] for number in step.inputs]
         # Which rows are picked may hang on features; what is picked then does not.
         picked = [v for v in read if v.floating and name != "scatter"]  # as one-hot codes are made
         live = any(v.live for v in picked or read)
@@ -523,7 +523,7 @@ class Recorder(TorchDispatchMode):
         if live:
             self._keep_structure([*args[in_place:], *given.values()])
         rows: list[tuple[NodeRows, ...]] = [()] * len(results)
-        if live or any(self.record.values[read].rows for read in step.reads):
+        if live or any(self.record.values[read].rows for read in step.inputs):
             try:
                 with self.device:
                     rows = rows_after(self, step, args, given, results)
@@ -536,7 +536,7 @@ class Recorder(TorchDispatchMode):
             whole = not (result.is_floating_point() or result.is_complex())
             small = result.numel() <= KEPT_ALWAYS
             kept = result if small and _is_kept(result, live) else None
-            value = Value(tuple(result.shape), number, live, behind, kept=kept)
+            value = Value(tuple(result.shape), number, live, behind, tensor=kept)
             value.space, value.dtype = self._space(step) if whole else None, result.dtype
             if in_place:
                 value.rows = behind = self._own_row(result, behind, step)
@@ -556,8 +556,8 @@ class Recorder(TorchDispatchMode):
         """
         for tensor in tensors_in(read):
             value = self.value(tensor)
-            if value.kept is None and not value.live and _is_kept(tensor, live=False):
-                value.kept = tensor
+            if value.tensor is None and not value.live and _is_kept(tensor, live=False):
+                value.tensor = tensor
 
     def _refuse_writing(self, target: Tensor, func: Any) -> None:
         """Raise before the user's data is overwritten: every run would see other data."""
@@ -565,7 +565,7 @@ class Recorder(TorchDispatchMode):
         same = self._storages.get(target.untyped_storage()._cdata, {}) if dense else {}
         known = [self.leaves.get(number) for number, tensor in same.items() if tensor() is not None]
         for leaf in known:
-            if leaf is not None and leaf.field:
+            if leaf is not None and leaf.is_field:
                 name = str(func._schema.name).partition("::")[2]
                 raise ExposureRefused(
                     f"the model writes into data.{leaf.name} (by `{name}`), so each run would see "
@@ -595,9 +595,9 @@ class Recorder(TorchDispatchMode):
 
     def _space(self, step: RecordedStep) -> int | None:
         """The node type that whole numbers count, through slices and concatenations."""
-        known = {self.record.values[read].space for read in step.reads}
+        known = {self.record.values[read].space for read in step.inputs}
         if step.name in ("select", "unbind") and len(step.args) > 1:
-            leaf = self.leaves.get(id(self.record.values[step.args[0].number].kept))
+            leaf = self.leaves.get(id(self.record.values[step.args[0].number].tensor))
             if leaf is not None and leaf.ends is not None and step.args[1] == 0:
                 return leaf.ends[step.args[2] % 2] if len(step.args) > 2 else None
         return known.pop() if len(known) == 1 else None
@@ -667,7 +667,7 @@ def tensors_in(out: Any) -> list[Tensor]:
     return []
 
 
-def made_on(device: torch.device) -> Any:
+def default_device(device: torch.device) -> Any:
     """While open, tensors are made on a device; on the CPU nothing changes."""
     return nullcontext() if device.type == "cpu" else device
 
@@ -738,7 +738,7 @@ def record_run(
     names, head = names_of(model), Head()
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        recorder.running.append(place(names[module], recorder.running))
+        recorder.running.append(select_name(names[module], recorder.running))
         if isinstance(module, MessagePassing):
             given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
             with _disable_current_modes():

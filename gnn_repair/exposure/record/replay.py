@@ -25,21 +25,21 @@ from gnn_repair.exposure.record.build import (
     SiteChannels,
     frame_of_site,
     places_of_group,
-    wanted_values,
+    site_values,
 )
 from gnn_repair.exposure.record.recorder import (
     KEPT_ALWAYS,
-    SILENT,
+    UNCOUNTED,
     Record,
     RecordedStep,
     Ref,
+    fill_values,
     is_in_place,
     plain_name,
-    refs,
     run_decomposed,
     tensors_in,
     unfused,
-    values_of,
+    value_numbers,
 )
 from gnn_repair.exposure.state import alike, forget_propagations, is_finite, resting
 from gnn_repair.exposure.value import Exposure
@@ -70,7 +70,7 @@ class _Counted(TorchDispatchMode):
         parts = run_decomposed(self, func, args, kwargs or {})
         if parts is not NotImplemented:
             return parts
-        if plain_name(func) == SILENT:
+        if plain_name(func) == UNCOUNTED:
             return func(*args, **(kwargs or {}))
         number, self.count = self.count, self.count + 1
         if number >= len(self.record.steps) or self.record.steps[number].name != plain_name(func):
@@ -85,7 +85,7 @@ class _Counted(TorchDispatchMode):
         if isinstance(shown, Ref):
             value = self.record.values[shown.number]
             # From outside the same tensors come, but for how threads round.
-            return value.step >= 0 or alike(value.kept, given, tolerance=1e-3)
+            return value.step >= 0 or alike(value.tensor, given, tolerance=1e-3)
         if isinstance(shown, tuple):
             return len(shown) == len(given) and all(map(self._is_same, shown, given))
         if isinstance(shown, dict):
@@ -101,7 +101,7 @@ class CapturePlan:
     """What a second run keeps and follows."""
 
     recipients: int
-    wanted: set[int]
+    values: set[int]
     """Values to keep."""
     followed: dict[int, tuple[Frame, frozenset[int]]]
     """By value of a site: how it shows recipients, and who alone reads it as such."""
@@ -121,13 +121,13 @@ class CapturePlan:
         """The plan for some sums, and operations that are held."""
         wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
         followed, offsets, width = {}, dict[int, int](), 0
-        moving = {out for p in analysis.reached(sites) for out in analysis.record.steps[p].outs}
+        moving = {out for p in analysis.descendants(sites) for out in analysis.record.steps[p].outs}
         moving |= {site.value for site in sites}
         added = {site.value: site for site in sites if site.base in moving}
         wanted |= {site.base for site in added.values() if site.base is not None}
         for site in sites:
-            wanted |= wanted_values(site) | {site.value}
-            wanted |= set(refs(analysis.record.steps[site.step].given))
+            wanted |= site_values(site) | {site.value}
+            wanted |= set(value_numbers(analysis.record.steps[site.step].layer_input))
             frame = frame_of_site(analysis.value(site.value).shape, site, recipients)
             followed[site.value], offsets[site.value] = (frame, site.readers), width
             width += frame.width
@@ -141,7 +141,7 @@ class Capture(_Counted):
         self, record: Record, plan: CapturePlan, device: torch.device, where: Callable[[str], str]
     ) -> None:
         super().__init__(record)
-        self.wanted, self.held, self.where = plan.wanted, plan.held, where
+        self.wanted, self.held, self.where = plan.values, plan.held, where
         self.added = dict(plan.added)
         self.tracer = Tracer.of_width(plan.width, plan.recipients, device, self.now)
         self.followed: dict[int, Any] = {}
@@ -153,8 +153,8 @@ class Capture(_Counted):
             place = (frame, plan.offsets[number])
             self.followed |= {} if readers else {number: place}
             self.read_by |= dict.fromkeys(readers, (number, place))
-        known = {number: record.values[number].kept for number in plan.wanted}
-        self.kept = {number: kept for number, kept in known.items() if kept is not None}
+        known = {number: record.values[number].tensor for number in plan.values}
+        self.tensors = {number: kept for number, kept in known.items() if kept is not None}
 
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         step = self.record.steps[number]
@@ -168,7 +168,7 @@ class Capture(_Counted):
         for place, result in zip(numbers, results, strict=True):
             if place in self.wanted:
                 # A copy, since what follows may write into it.
-                self.kept[place] = result.detach().clone()
+                self.tensors[place] = result.detach().clone()
             if place in self.followed:
                 self.tracer.adopt(result, self.followed[place], before)
             elif number in self.held:
@@ -211,7 +211,7 @@ class CapturedRun:
 
     analysis: Analysis
     sites: Sequence[FinalSite]
-    kept: dict[int, Tensor]
+    tensors: dict[int, Tensor]
     offsets: dict[int, int]
     """By value of a site: its first channel of the aggregate."""
     extracted: ExtractedHead
@@ -227,12 +227,12 @@ class CapturedRun:
         """[n, D] what the rest of the model reads, of what the sites hold."""
         flat = []
         for site in self.sites:
-            value = site.flat(self.kept[site.value])
+            value = site.flat(self.tensors[site.value])
             if site.value in self.added and site.base is not None:
-                shape = self.kept[site.value].shape
-                value = value - site.flat(site.of_base(self.kept[site.base], shape))
+                shape = self.tensors[site.value].shape
+                value = value - site.flat(site.of_base(self.tensors[site.base], shape))
             for after in site.after:  # 0 / 0 of a recipient without messages, repaired afterwards
-                empty = self.kept[after.value].reshape(-1)[after.place] == 0
+                empty = self.tensors[after.value].reshape(-1)[after.place] == 0
                 empty = empty.reshape(len(value), -1).any(1, keepdim=True) & (after.inverse is True)
                 value = value.masked_fill(empty & ~value.isfinite(), 0)
             if site.rows is not None:
@@ -293,11 +293,11 @@ def idle_steps(record: Record, instead: Mapping[int, Substitute]) -> set[int]:
         if numbers and not step.looks and needed.isdisjoint(step.outs):
             alone = len(made) == 1 and not step.func._schema.is_mutable
             alone = alone and not shows_another(step.func)
-            if (alone or is_in_place(step.func)) and step.reads:
+            if (alone or is_in_place(step.func)) and step.inputs:
                 idle.add(number)
             continue
         unread = instead[number].unread if number in instead else ()
-        needed.update(read for read in step.reads if read not in unread)
+        needed.update(read for read in step.inputs if read not in unread)
     return idle
 
 
@@ -318,7 +318,7 @@ def capture_run(
     rest = remaining_steps(capture, stored) if record.repeats else None
     if rest is not None:
         with capture.tracer:
-            return capture, continued(capture, rest, stored)
+            return capture, run_remaining(capture, rest, stored)
     with unfused(), capture.tracer, capture:
         return capture, run()
 
@@ -328,15 +328,15 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
     record = capture.record
     moving = set(capture.followed)
     for number, step in enumerate(record.steps):
-        if number in capture.read_by or not moving.isdisjoint(step.reads):
+        if number in capture.read_by or not moving.isdisjoint(step.inputs):
             moving.update(step.outs)
 
     def is_there(number: int) -> bool:
-        known = number in stored or record.values[number].kept is not None
+        known = number in stored or record.values[number].tensor is not None
         return number in capture.followed or (number not in moving and known)
 
     largest = max([KEPT_ALWAYS, *(tensor.numel() for tensor in stored.values())])
-    todo, rest = [record.output, *capture.wanted - set(stored) - set(capture.kept)], set[int]()
+    todo, rest = [record.output, *capture.wanted - set(stored) - set(capture.tensors)], set[int]()
     while todo:
         number = todo.pop()
         place = record.values[number].step
@@ -347,32 +347,32 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
         if place < 0 or several or prod(record.values[number].shape) > largest:
             return None
         rest.add(place)
-        todo += refs((step.args, step.kwargs))
+        todo += value_numbers((step.args, step.kwargs))
     known = set(capture.followed) <= set(stored) and not capture.added
     return sorted(rest) if known else None
 
 
-def continued(capture: Capture, rest: Sequence[int], stored: Mapping[int, Tensor]) -> Tensor:
+def run_remaining(capture: Capture, rest: Sequence[int], stored: Mapping[int, Tensor]) -> Tensor:
     """Do some operations of a record again; the output."""
     record = capture.record
-    values = {n: v.kept for n, v in enumerate(record.values) if v.kept is not None}
+    values = {n: v.tensor for n, v in enumerate(record.values) if v.tensor is not None}
     values |= stored
     for number, place in capture.followed.items():
         values[number] = stored[number].clone()
         capture.tracer.adopt(values[number], place)
     made = set(capture.followed)
-    capture.kept |= {n: stored[n] for n in capture.wanted if n in stored}
+    capture.tensors |= {n: stored[n] for n in capture.wanted if n in stored}
 
     def run(place: int, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         step, capture.count = record.steps[place], place + 1
-        constant = [_shown_by(record, n) for n in step.reads if n not in made and n in stored]
+        constant = [_shown_by(record, n) for n in step.inputs if n not in made and n in stored]
         capture.beside |= {n: stored[n] for n in constant if n in stored and record.values[n].live}
         if is_in_place(func) and step.args[0].number not in made:
             args[0] = args[0].clone()
         made.update(step.outs)
         return capture.handle(place, func, args, kwargs)
 
-    redo(record, rest, values, run)
+    run_again(record, rest, values, run)
     return values[record.output]
 
 
@@ -399,23 +399,24 @@ def rerun_with(
         return run()
 
 
-def redone(record: Record) -> dict[int, Tensor]:
+def recompute_values(record: Record) -> dict[int, Tensor]:
     """All values of the run, by doing its operations again where autograd sees them."""
-    values = {n: v.kept for n, v in enumerate(record.values) if v.step < 0 and v.kept is not None}
-    redo(
+    leaves = [(n, v.tensor) for n, v in enumerate(record.values) if v.step < 0]
+    values = {number: tensor for number, tensor in leaves if tensor is not None}
+    run_again(
         record, range(len(record.steps)), values, lambda _, func, args, words: func(*args, **words)
     )
     return values
 
 
-def redo(
+def run_again(
     record: Record, places: Iterable[int], values: dict[int, Tensor], run: Callable[..., Any]
 ) -> None:
     """Do some operations again, by ``run(place, func, args, kwargs)``; ``values`` gets results."""
     for place in places:
         step = record.steps[place]
-        args = values_of(step.args, values)
-        out = run(place, step.func, args, values_of(step.kwargs, values))
+        args = fill_values(step.args, values)
+        out = run(place, step.func, args, fill_values(step.kwargs, values))
         results = [args[0]] if is_in_place(step.func) else tensors_in(out)
         first = len(step.outs) - len(results)
         for number in step.outs[:first]:  # other tensors that show what was written
@@ -462,7 +463,7 @@ class Replay:
         held: Sequence[int],
     ) -> Replay:  # fmt: skip
         """The replay of what was built: blocks with their groups, and operations that are held."""
-        record, kept = found.analysis.record, found.kept
+        record, kept = found.analysis.record, found.tensors
         parts, numbers = list[ReplayPart](), count()
         for block, mixtures in made:
             mine = tuple((mixture, next(numbers)) for mixture in mixtures)
@@ -512,14 +513,14 @@ class Replay:
         """An operation whose results are what they are held at."""
         step = self.record.steps[place]
         if not len(kept) == len(step.outs) == 1:
-            return Substitute(giving(kept))
+            return Substitute(return_fixed(kept))
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
             return (args[0] if is_in_place(func) else torch.empty_like(kept[0])).copy_(kept[0])
 
-        return Substitute(run, frozenset(step.reads))
+        return Substitute(run, frozenset(step.inputs))
 
-    def first_broken(self, coefficients: Tensor) -> RecordedStep | None:
+    def first_failure(self, coefficients: Tensor) -> RecordedStep | None:
         """The first operation that makes NaN or infinite numbers of finite ones, if one does."""
         found: list[RecordedStep] = []
 
@@ -539,7 +540,7 @@ class Replay:
         """The sum of reweighted messages: base + Σ ± λ h, laid out as the model lays it out."""
         value, place = self.values[site.value], self.record.values[site.value].step
         step = self.record.steps[place]
-        reads = frozenset(step.reads) - {site.base}
+        reads = frozenset(step.inputs) - {site.base}
         groups = 1 + max(number for part in self.parts for _, number in part.groups)
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -570,7 +571,7 @@ class Replay:
         return Substitute(run, reads)
 
 
-def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
+def return_fixed(kept: Sequence[Tensor]) -> Callable[..., Any]:
     """An operation whose results are overwritten by what they are held at."""
 
     def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
