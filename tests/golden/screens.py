@@ -5,10 +5,12 @@ Text is measured by its length here, so that pictures do not depend on the fonts
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -109,13 +111,13 @@ PLACES: dict[str, tuple[str, ...]] = {
 @cache
 def browser() -> Browser:
     """One for all pages, for as long as this process lives."""
-    opened = open_browser()
-    found = opened.__enter__()
-    found.kept = opened  # type: ignore[attr-defined]
+    resources = ExitStack()
+    atexit.register(resources.close)
+    chromium = resources.enter_context(open_browser())
     source = {"source": RULER}
-    found.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)
-    found.driver.set_script_timeout(60)
-    return found
+    chromium.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)
+    chromium.driver.set_script_timeout(60)
+    return chromium
 
 
 def of_screens() -> dict[str, Callable[[], Any]]:
