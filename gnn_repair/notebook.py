@@ -1,4 +1,4 @@
-"""How values show themselves in a notebook: their own words, and a table below."""
+"""HTML views of values in notebooks: the printed text with a table below."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = 10
-"""Rows of a table that are shown; the frame itself has them all."""
+"""Rows of a table that are shown."""
 
 
 def html_view(value: Any, frame: pd.DataFrame | None = None, rows: int | None = None) -> str:
-    """HTML: what ``print`` says, and the first rows of the value's frame (of ``rows`` in all)."""
+    """HTML of the printed text and the first rows of the value's frame (of ``rows`` in total)."""
     text = f"<pre>{escape(str(value))}</pre>"
     if frame is None or frame.empty:
         return text
@@ -25,7 +25,7 @@ def html_view(value: Any, frame: pd.DataFrame | None = None, rows: int | None = 
 
 
 class PagePath(type(Path())):  # type: ignore[misc]
-    """Where a page was written: a path as any other, and in a notebook a link to it."""
+    """The path of a written page, which a notebook shows as a link."""
 
     def _repr_html_(self) -> str:
         size = f", {self.stat().st_size / 1e6:.1f} MB" if self.is_file() else ""

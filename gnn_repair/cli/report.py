@@ -84,7 +84,7 @@ def report(
     several cases gives the overview alone unless --dataset and --backbone name one.
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
-    from gnn_repair.reporting.writing import made_of
+    from gnn_repair.reporting.writing import footer_words
     from gnn_repair.study.case import rerun
 
     options.check_outputs((out, options.PAGE), beside=(store, figures))
@@ -109,7 +109,7 @@ def report(
         assert results is not None
         command = typed(store=store, title=title, digest=digest)
         written = report_results(
-            results, out, title=title or f"Study {store}", made=made_of(protocol, command)
+            results, out, title=title or f"Study {store}", made=footer_words(protocol, command)
         )
         typer.echo(f"{written} (overview alone; --dataset and --backbone show a case's nodes)")
         return

@@ -39,19 +39,19 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 VERDICTS = (CAN, CANNOT, UNDECIDED)
 RESERVED = ("frozen", "oracle", "nearest", "what_if", "unit")
-"""What the page calls predictions that are not repairs."""
+"""Keys of the page's predictions that are not repairs."""
 CHUNK = 1 << 22
-"""Numbers of aggregates that go through a nonlinear head at once."""
+"""Numbers of aggregates per call of a nonlinear head."""
 MOST_CHANGES, MOST_CHANGES_BEHIND_A_HEAD = 30_000, 300
-"""Smallest changes that are looked for: about a millisecond each, with a nonlinear head up to
-seconds. Of more errors an evenly spread sample is asked about."""
+"""Smallest changes that are computed: about a millisecond each, with a nonlinear head up to
+seconds. Of more errors an evenly spread sample is solved."""
 PER_NODE = frozenset({
     "nodes", "degree", "homophily", "frozen_logits", "fixed_logits", "margin", "rival_weights",
     "verdict", "bound", "reasons", "oracle_logits", "reachable", "decided", "share", "chance",
     "possible", "logits",
 })  # fmt: skip
 PER_TERM = frozenset({"coefficients", "witness", "alone_logits", "nearest"})
-"""Fields with a row for every shown node, and for every term."""
+"""Fields with one row per shown node, and per term."""
 
 
 class FittedLike(Protocol):
@@ -66,7 +66,7 @@ RepairLike = FittedLike | Tensor
 """A fitted repair, or the logits [N, C] of a method of your own."""
 Kind = Literal["coefficients", "shift", "logits"]
 Answers = tuple[Reach, Changes]
-"""What ``reach`` and ``least_changes`` say of the shown nodes."""
+"""Results of ``reach`` and ``least_changes`` for the shown nodes."""
 
 
 # What is shown ------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ Answers = tuple[Reach, Changes]
 class HeadEvidence:
     """Verdicts about n nodes of a model with a nonlinear head, and the logits behind them.
 
-    Logits are then no mixture of contributions. Shown are logits that the model, or its certified
-    head, really gives: at the oracle's λ, and with all of a group's mass on one message.
+    Logits are then no mixture of contributions, so the page shows logits that the model, or its
+    certified head, computes: at the oracle's λ, and with all of a group's mass on one message.
     """
 
     words: str
@@ -87,9 +87,9 @@ class HeadEvidence:
     verdict: Integers
     """[n]: a place in VERDICTS."""
     margin: Floats
-    """[n]: the best margin found, at the witness."""
+    """[n]: the best margin found, attained by the witness."""
     bound: Floats
-    """[n]: what no reweighting exceeds; infinite where nothing is proved."""
+    """[n]: proved upper bound over all reweightings; infinite where nothing is proved."""
     reasons: NDArray[np.str_]
     """[n]: why a node is undecided; empty for the others."""
     oracle_logits: Floats
@@ -99,35 +99,35 @@ class HeadEvidence:
 
     @property
     def proved(self) -> Flags:
-        """[n]: the true class was shown to win somewhere."""
+        """[n]: some reweighting was shown to make the true class win."""
         return np.asarray(self.verdict == VERDICTS.index(CAN))
 
     @property
     def decided(self) -> Flags:
-        """[n]: one of the two was shown."""
+        """[n]: the verdict is can or cannot."""
         return self.proved | (self.verdict == VERDICTS.index(CANNOT))
 
 
 @dataclass(frozen=True, eq=False)
 class ClassEvidence:
-    """Which classes could win at n nodes, and what that takes: how special a fix is."""
+    """Which classes could win at n nodes, and by which smallest change."""
 
     reachable: Flags
     """[n, C]: some reweighting was shown to make the class win."""
     decided: Flags
-    """[n, C]: that, or it was proved that none does; with a nonlinear head of errors alone."""
+    """[n, C]: reachable, or proved unreachable; with a nonlinear head at errors only."""
     share: Floats
     """[n, C]: the least share of the node's mass that must move; infinite where the class cannot
-    win, NaN where nobody asked (right nodes, and other classes with a nonlinear head)."""
+    win, NaN where it was not computed (right nodes, other classes with a nonlinear head)."""
     nearest: Floats
     """[T]: the λ of the true class's smallest change; α elsewhere."""
     chance: Floats
     """[n]: the share of classes neither true nor predicted that can win; NaN with two classes, and
-    where nobody asked."""
+    where it was not computed."""
     possible: Floats
-    """[n]: the same of classes that are not excluded."""
+    """[n]: the share of such classes that are not excluded."""
     figures: Reach | None
-    """What was counted over these nodes; None where nothing was."""
+    """Counts over these nodes; None where reach was not computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,7 @@ class Evidence:
     frozen_logits: Floats
     """[n, C]: z⁰."""
     fixed_logits: Floats
-    """[n, C]: β; zero with a nonlinear head, which knows no such part of logits."""
+    """[n, C]: β; zero with a nonlinear head, whose logits have no such part."""
     segments: Integers
     """[n·G + 1]: terms of node i and group g are ``segments[i·G+g] : segments[i·G+g+1]``."""
     rows: Integers
@@ -185,8 +185,7 @@ class Evidence:
     sources: Integers
     """[R]: the node that sent it."""
     margin: Floats
-    """[n]: γ of the true class; NaN where it is not decided. With a nonlinear head, the best margin
-    that was found."""
+    """[n]: γ of the true class, NaN where undecided; with a nonlinear head the best one found."""
     rival_weights: Floats
     """[n, C]: w."""
     witness: Floats
@@ -199,7 +198,7 @@ class Evidence:
     head: HeadEvidence | None = None
     """Verdicts and logits of a model with a nonlinear head."""
     classes: ClassEvidence | None = None
-    """Which classes could win; None where nobody asked."""
+    """Which classes could win; None where it was not computed."""
     graph_starts: Integers | None = None
     """[B + 1] where graphs are classified: where the nodes of each start, counted from the first.
     Graphs are numbered first, then the nodes of all of them."""
@@ -209,7 +208,7 @@ class Evidence:
     noun: str = field(default="node", kw_only=True)
     """What one recipient is called."""
     scope: tuple[str, str] = field(default=("", ""), kw_only=True)
-    """What was reweighted where that is not all, and which parts were held as they are."""
+    """What was reweighted where that is not everything, and which parts were held."""
 
     @property
     def num_classes(self) -> int:
@@ -244,48 +243,44 @@ class Evidence:
 
     @property
     def reach(self) -> ReachCounts:
-        """What is counted over the chosen nodes; those without an answer are counted nowhere. With
-        a nonlinear head the proved ones, out of all."""
+        """Counts over the chosen nodes that have an answer; with a nonlinear head proved nodes are
+        counted among all."""
         if self.head is not None:
-            everyone = np.ones(len(self.nodes), bool)
-            return count_reach(self.head.proved, ~self.right, self.support, everyone)
+            counted = np.ones(len(self.nodes), bool)
+            return count_reach(self.head.proved, ~self.right, self.support, counted)
         return count_reach(self.reachable, ~self.right, self.support, ~np.isnan(self.margin))
 
     def cut(self, places: Integers) -> Evidence:
-        """The evidence about some of the nodes, and no more of its tables than they need."""
-        lengths = np.diff(self.segments).reshape(-1, len(self.groups))[places].ravel()
-        terms = _ranges(self.starts[places], np.diff(self.starts)[places])
-        used, rows = np.unique(self.rows[terms], return_inverse=True)
-        sources = self.sources[used]
+        """The evidence of the nodes at these places, with the table rows and edges they need."""
+        group_lengths = np.diff(self.segments).reshape(-1, len(self.groups))[places].ravel()
+        lengths = np.diff(self.starts)[places]
+        # start, start + 1, … of every node's range of terms
+        first = np.repeat(self.starts[places] - np.cumsum(lengths) + lengths, lengths)
+        terms = first + np.arange(len(first))
+        table_rows, rows = np.unique(self.rows[terms], return_inverse=True)
+        sources = self.sources[table_rows]
         edges = self.edges
-        if edges is not None:  # between nodes that a picture of a neighbourhood can show
-            drawn = np.zeros(len(self.labels), bool)
-            drawn[self.nodes[places]] = drawn[sources] = True
-            edges = edges[:, drawn[edges].all(0)]
+        if edges is not None:  # edges that a picture of a neighbourhood can show
+            is_drawn = np.zeros(len(self.labels), bool)
+            is_drawn[self.nodes[places]] = is_drawn[sources] = True
+            edges = edges[:, is_drawn[edges].all(0)]
+
+        def cut(value: Any) -> Any:
+            index = dict.fromkeys(PER_NODE, places) | dict.fromkeys(PER_TERM, terms)
+            arrays = {f.name: getattr(value, f.name) for f in fields(value) if f.name in index}
+            return replace(value, **{n: v[index[n]] for n, v in arrays.items() if v is not None})
+
         return replace(
-            _cut(self, places, terms),
-            segments=np.append(0, np.cumsum(lengths)),
+            cut(self),
+            segments=np.append(0, np.cumsum(group_lengths)),
             rows=rows.astype(np.int64),
-            contributions=self.contributions[used],
+            contributions=self.contributions[table_rows],
             sources=sources,
-            corrections=tuple(_cut(item, places, terms) for item in self.corrections),
+            corrections=tuple(cut(correction) for correction in self.corrections),
             edges=edges,
-            head=None if self.head is None else _cut(self.head, places, terms),
-            classes=None if self.classes is None else _cut(self.classes, places, terms),
+            head=None if self.head is None else cut(self.head),
+            classes=None if self.classes is None else cut(self.classes),
         )
-
-
-def _cut(value: Any, places: Integers, terms: Integers) -> Any:
-    """The same about some nodes and their terms."""
-    kept = dict.fromkeys(PER_NODE, places) | dict.fromkeys(PER_TERM, terms)
-    parts = {item.name: getattr(value, item.name) for item in fields(value) if item.name in kept}
-    return replace(value, **{n: v[kept[n]] for n, v in parts.items() if v is not None})
-
-
-def _ranges(starts: Integers, lengths: Integers) -> Integers:
-    """start, start + 1, … of every range, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
 # Gathering ----------------------------------------------------------------------------------------
@@ -299,14 +294,13 @@ def gather(
     member: int = 0,
     repairs: Mapping[str, RepairLike] | None = None,
     edge_index: Tensor | None = None,
-    others: bool = False,
+    all_classes: bool = False,
     answers: Answers | None = None,
 ) -> Evidence:
     """Collect what a report shows; arguments as of :func:`gnn_repair.report`.
 
-    Without ``edge_index`` the sources of the terms stand for neighbours. ``others`` says whether to
-    ask about the other classes, too: which could win, by what change; ``answers`` to that about
-    other nodes are not used.
+    Without ``edge_index`` the sources of the terms count as neighbours. ``all_classes`` also finds
+    which other classes could win, and by what change. ``answers`` for different nodes are ignored.
     """
     check_type("exposure", exposure, Exposure, "what gnn_repair.expose returns")
     require_outputs(exposure, "classes")
@@ -324,70 +318,75 @@ def gather(
             "what; report the exposure that it was relaxed from"
         )
     exposure = exposure.to("cpu")
-    chosen = chosen_nodes(exposure, nodes, member)
-    labelled = chosen[y[chosen] >= 0]
+    recipients = chosen_nodes(exposure, nodes, member)
+    labelled = recipients[y[recipients] >= 0]
     if not len(labelled):
         raise InputError("no labelled node was chosen for the report; check the mask and y")
-    alone = exposure.member(member)
+    model = exposure.member(member)
     if answers is not None and not np.array_equal(answers[0].classes.node, labelled):
         answers = None
     figures, changes = answers or (None, None)
-    if others and figures is None and exposure.head is None:
-        figures = _reach(alone, y, labelled)
-    solution = solve(alone, y, labelled) if figures is None else figures.witnesses
+    if all_classes and figures is None and exposure.head is None:
+        figures = _reach(model, y, labelled)
+    solution = solve(model, y, labelled) if figures is None else figures.witnesses
     margin = np.where(solution.decided, solution.margin, np.nan)
-    predicted = alone.frozen_logits[0].argmax(1)
+    predicted = model.frozen_logits[0].argmax(1)
     wrong = predicted[labelled] != y[labelled]
     order = np.lexsort((labelled.numpy(), -margin, ~wrong.numpy()))
     part = exposure.restrict(labelled[torch.from_numpy(order)])
-    shown, recipients = part.member(member), part.recipients
+    model_part = part.member(member)
     edges = None if edge_index is None else _undirected(edge_index, part)
-    used, rows = np.unique(part.rows.numpy(), return_inverse=True)
-    witness = _witness(solution, alone, shown)
-    fixed, table, behind = _behind(shown, solution, order, witness)
-    no_weights = np.zeros((len(order), exposure.num_classes))  # proofs weigh rivals case by case
-    weights = no_weights if solution.rival_weights is None else solution.rival_weights[order]
+    table_rows, rows = np.unique(part.rows.numpy(), return_inverse=True)
+    witness = np.zeros(part.num_terms)
+    shifts = _term_shifts(model, model_part)
+    by_term = np.repeat(shifts[solution.node], np.diff(solution.indptr))
+    witness[solution.terms + by_term] = solution.coefficients
+    fixed, table, head = _logit_parts(model_part, solution, order, witness)
+    weights = np.zeros((len(order), exposure.num_classes))  # of proofs that have none per node
+    if solution.rival_weights is not None:
+        weights = np.where(np.isnan(margin)[:, None], 0.0, solution.rival_weights)[order]
     degree, homophily = _surroundings(part, y, edges)
-    held = ", ".join(part.title for part in exposure.held)
+    held_parts = ", ".join(part.title for part in exposure.held)
     evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
-        nodes=recipients.numpy(),
+        nodes=part.recipients.numpy(),
         labels=y.numpy(),
         predictions=predicted.numpy(),
         degree=degree,
         homophily=homophily,
-        frozen_logits=shown.frozen_logits[0, recipients].numpy(),
+        frozen_logits=model_part.frozen_logits[0, part.recipients].numpy(),
         fixed_logits=fixed,
         segments=part.segments.numpy(),
         rows=rows.astype(np.int64),
-        coefficients=shown.coefficients[0].double().numpy(),
-        contributions=table[used],
-        sources=part.sources.numpy()[used].astype(np.int64),
+        coefficients=model_part.coefficients[0].double().numpy(),
+        contributions=table[table_rows],
+        sources=part.sources.numpy()[table_rows].astype(np.int64),
         margin=margin[order],
-        rival_weights=np.where(np.isnan(margin[order])[:, None], 0.0, weights),
+        rival_weights=weights,
         witness=witness,
         corrections=tuple(
             correction_of(name, repair, exposure, part, member)
             for name, repair in (repairs or {}).items()
         ),
         edges=edges,
-        unlabelled=len(chosen) - len(labelled),
-        head=behind,
+        unlabelled=len(recipients) - len(labelled),
+        head=head,
         origin=exposure.origin,
         noun=noun_of(exposure),
         # Without the brackets in which PyG writes an edge type's name.
-        scope=(exposure.scope, re.sub(r"<(.+?)>", lambda n: n[1].replace("___", " "), held)),
+        scope=(exposure.scope, re.sub(r"<(.+?)>", lambda n: n[1].replace("___", " "), held_parts)),
     )
-    if others:
-        if figures is None and bool(wrong.any()):  # with a head of errors alone: seconds each
-            figures = _reach(alone, y, labelled[wrong])
-        evidence = replace(evidence, classes=_other_classes(evidence, alone, y, figures, changes))
+    if all_classes:
+        if figures is None and bool(wrong.any()):  # with a head errors only: seconds per node
+            figures = _reach(model, y, labelled[wrong])
+        classes = _class_evidence(evidence, model, y, figures, changes, shifts)
+        evidence = replace(evidence, classes=classes)
     typed = part.graph_starts is not None or part.names.typed
     return _with_senders(evidence, part) if typed else evidence
 
 
 def chosen_nodes(exposure: Exposure, nodes: Any, member: int, name: str = "nodes") -> Tensor:
-    """Recipients [n], each once, behind a mask, numbers or None."""
+    """Recipients [n], sorted and unique, that a mask, numbers or None (all) name."""
     if nodes is None:
         return exposure.recipients.cpu()
     if isinstance(nodes, Tensor) and nodes.dtype == torch.bool and nodes.dim() == 2:
@@ -397,35 +396,31 @@ def chosen_nodes(exposure: Exposure, nodes: Any, member: int, name: str = "nodes
                 "give one column per member, or one mask"
             )
         nodes = nodes[:, member]
-    chosen = torch.unique(as_nodes(nodes, exposure.num_nodes, name, noun_of(exposure)).cpu())
-    absent = chosen[~torch.isin(chosen, exposure.recipients.cpu())]
+    numbers = torch.unique(as_nodes(nodes, exposure.num_nodes, name, noun_of(exposure)).cpu())
+    absent = numbers[~torch.isin(numbers, exposure.recipients.cpu())]
     if len(absent):
-        who = exposure.names.node(int(absent[0]))
-        raise InputError(f"{who} is no recipient of the exposure; choose others")
-    return chosen
+        node = exposure.names.node(int(absent[0]))
+        raise InputError(f"{node} is no recipient of the exposure; choose others")
+    return numbers
 
 
-def _witness(solution: Solution, exposure: Exposure, part: Exposure) -> Floats:
-    """[T]: λ on the terms of ``part``, which ``solution`` numbers as ``exposure`` does."""
-    theirs = exposure.segments[:: exposure.num_groups].numpy()
-    ours = part.segments[:: part.num_groups].numpy()
-    place = np.zeros(exposure.num_nodes, np.int64)
-    place[part.recipients.numpy()] = np.arange(part.num_recipients)
-    moved = ours[place[solution.node]] - theirs[solution.recipient]
-    witness = np.zeros(part.num_terms)
-    witness[solution.terms + np.repeat(moved, np.diff(solution.indptr))] = solution.coefficients
-    return witness
+def _term_shifts(exposure: Exposure, part: Exposure) -> Integers:
+    """[N]: a term's number in ``part`` minus that in ``exposure``, by its recipient."""
+    shifts = np.zeros(exposure.num_nodes, np.int64)
+    for value, sign in ((exposure, -1), (part, 1)):
+        shifts[value.recipients.numpy()] += sign * value.segments[: -1 : value.num_groups].numpy()
+    return shifts
 
 
-def _behind(
+def _logit_parts(
     part: Exposure, solution: Solution, order: Integers, witness: Floats
 ) -> tuple[Floats, Floats, HeadEvidence | None]:
-    """β [n, C] and ℓ [R, C]; with a nonlinear head zeros, and what it shows instead."""
+    """β [n, C] and ℓ [R, C]; with a nonlinear head zeros, and the evidence about the head."""
     head = part.head
     if head is None:
         fixed = part.fixed_logits[0, part.recipients].numpy()
         return fixed, part.contributions[0].numpy(), None
-    answers = HeadEvidence(
+    evidence = HeadEvidence(
         words=followed_by(head),
         replayed=part.replay is not None,
         verdict=np.array([VERDICTS.index(str(word)) for word in solution.verdict[order]], np.int64),
@@ -436,29 +431,29 @@ def _behind(
         alone_logits=_alone_logits(part),
     )
     shape = (part.num_recipients, part.num_classes)
-    return np.zeros(shape), np.zeros((len(part.sources), part.num_classes)), answers
+    return np.zeros(shape), np.zeros((len(part.sources), part.num_classes)), evidence
 
 
 def _alone_logits(part: Exposure) -> Floats:
-    """[T, C]: each term alone in its group, by the nonlinear head in float64."""
+    """[T, C]: logits with a group's whole mass on each of its terms, by the head in float64."""
     mixed, head = part.aggregate, part.head
     assert head is not None
     frozen, alpha = mixed.logits()[0], mixed.coefficients[0].double()
     lengths, groups = mixed.segments.diff(), mixed.num_groups
-    slot = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    pieces = torch.arange(part.num_terms).split(max(1, CHUNK // max(1, head.width)))
+    segment = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    chunks = torch.arange(part.num_terms).split(max(1, CHUNK // max(1, head.width)))
 
-    def sent(terms: Tensor) -> Tensor:
+    def contributions(terms: Tensor) -> Tensor:
         return mixed.contributions[0, mixed.rows[terms].long()]
 
-    own = torch.zeros(len(lengths), mixed.num_classes, dtype=torch.float64)
-    for terms in pieces:
-        own.index_add_(0, slot[terms], alpha[terms].unsqueeze(1) * sent(terms))
+    sums = torch.zeros(len(lengths), mixed.num_classes, dtype=torch.float64)
+    for terms in chunks:
+        sums.index_add_(0, segment[terms], alpha[terms].unsqueeze(1) * contributions(terms))
     mass = mixed.mass[0].reshape(-1)
     rows = [torch.zeros(0, part.num_classes, dtype=torch.float64)]
-    for terms in pieces:
-        at = slot[terms]
-        points = frozen[at // groups] - own[at] + mass[at].unsqueeze(1) * sent(terms)
+    for terms in chunks:
+        at = segment[terms]
+        points = frozen[at // groups] - sums[at] + mass[at].unsqueeze(1) * contributions(terms)
         rows.append(head(points, mixed.recipients[at // groups]).detach())
     return torch.cat(rows).numpy()
 
@@ -472,14 +467,15 @@ def _reach(exposure: Exposure, y: Tensor, nodes: Tensor) -> Reach:
     return answer
 
 
-def _other_classes(
+def _class_evidence(
     evidence: Evidence,
     exposure: Exposure,
     y: Tensor,
     figures: Reach | None,
     changes: Changes | None,
+    shifts: Integers,
 ) -> ClassEvidence:
-    """Which classes could win, by what change; nothing was asked where ``figures`` is None."""
+    """Which classes could win, by what change; nothing was computed if ``figures`` is None."""
     n, classes = len(evidence.nodes), evidence.num_classes
     reachable, decided = np.zeros((n, classes), bool), np.zeros((n, classes), bool)
     chance, possible = np.full(n, np.nan), np.full(n, np.nan)
@@ -488,46 +484,43 @@ def _other_classes(
         return ClassEvidence(reachable, decided, share, alpha, chance, possible, None)
     place = np.full(exposure.num_nodes, -1)
     place[evidence.nodes] = np.arange(n)
-    found = figures.classes
-    rows, can, known = place[found.node], found.reachable, found.decided
-    reachable[rows], decided[rows] = can, known
+    answers = figures.classes
+    rows = place[answers.node]
+    reachable[rows], decided[rows] = answers.reachable, answers.decided
     if classes > 2:
         others = figures.others
         number = others.sum(1)  # one more where the prediction is right
-        chance[rows] = (can & others).sum(1) / number
-        possible[rows] = ((can | ~known) & others).sum(1) / number
+        chance[rows] = (answers.reachable & others).sum(1) / number
+        possible[rows] = ((answers.reachable | ~answers.decided) & others).sum(1) / number
     changes = _sampled_changes(figures, exposure, y) if changes is None else changes
-    share, nearest = _least(changes, evidence, exposure, place)
+    share, nearest = _least(changes, evidence, place, shifts)
     return ClassEvidence(reachable, decided, share, nearest, chance, possible, figures)
 
 
 def _sampled_changes(figures: Reach, exposure: Exposure, y: Tensor) -> Changes:
     """The smallest changes of the errors, of an evenly spread sample where they are too many."""
     head, wrong = exposure.head is not None, np.flatnonzero(figures.wrong)
-    room = MOST_CHANGES_BEHIND_A_HEAD if head else MOST_CHANGES
-    asked = len(wrong) if head else int(figures.classes.count[wrong].sum())
-    if asked > room:
-        kept = wrong[np.linspace(0, len(wrong) - 1, len(wrong) * room // asked).astype(np.int64)]
-        figures = _reach(exposure, y, torch.from_numpy(figures.classes.node[kept]))
+    most = MOST_CHANGES_BEHIND_A_HEAD if head else MOST_CHANGES
+    number = len(wrong) if head else int(figures.classes.count[wrong].sum())
+    if number > most:
+        steps = np.linspace(0, len(wrong) - 1, len(wrong) * most // number)
+        sample = figures.classes.node[wrong[steps.astype(np.int64)]]
+        figures = _reach(exposure, y, torch.from_numpy(sample))
     return least_changes(figures, exposure, others=not head)
 
 
 def _least(
-    changes: Changes, evidence: Evidence, exposure: Exposure, place: Integers
+    changes: Changes, evidence: Evidence, place: Integers, shifts: Integers
 ) -> tuple[Floats, Floats]:
     """[n, C] the least share of the mass that must move, and [T] the λ of the true class's."""
     share = np.full((len(evidence.nodes), evidence.num_classes), np.nan)
     nearest = evidence.coefficients.copy()
-    theirs = exposure.segments[:: exposure.num_groups].numpy()
-    recipient = np.full(exposure.num_nodes, -1)
-    recipient[exposure.recipients.numpy()] = np.arange(exposure.num_recipients)
     for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
-        i, asked = place[node], slice(None) if changes.complete else int(true)
-        share[i, asked] = changes.share[row, asked]
+        i, classes = place[node], slice(None) if changes.complete else int(true)
+        share[i, classes] = changes.share[row, classes]
         answer = changes.answers.get((row, int(true)))
         if answer is not None and np.isfinite(answer.moved):
-            local = answer.terms - theirs[recipient[node]] + evidence.starts[i]
-            nearest[local] += answer.change
+            nearest[answer.terms + shifts[node]] += answer.change
     return share, nearest
 
 
@@ -537,24 +530,45 @@ def _least(
 def correction_of(
     name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
-    """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
-    correction = _correction(name, repair, exposure, part, member)
-    logits = correction.logits
-    off = np.argwhere(~np.isfinite(logits))
-    if len(off):
-        node = part.names.node(int(part.recipients[off[0, 0]]))
+    """The repair's answers at the recipients of ``part``, a restriction of ``exposure``."""
+    key = _key(name)
+    kind: Kind = "logits"
+    coefficients = None
+    if isinstance(repair, Tensor):
+        expected = (part.num_nodes, part.num_classes)
+        if tuple(repair.shape) != expected:
+            shapes = f"{list(repair.shape)} instead of {list(expected)}"
+            raise InputError(f"the logits of {name!r} have shape {shapes}")
+        logits = repair.detach().cpu().double()[part.recipients]
+    elif hasattr(repair, "coefficients"):
+        kind = "coefficients"
+        weights = repair.coefficients(part).detach().cpu().double()
+        logits, coefficients = part.logits(weights)[member], weights[member].numpy()
+    else:
+        kind = "shift" if hasattr(repair, "shift") else "logits"
+        # A method may look at all recipients at once, so it gets the whole exposure.
+        answers = repair.logits(exposure).detach().cpu().double()
+        if answers.dim() == 3:  # several members, or a method that keeps an axis of length one
+            answers = answers[member if len(answers) > 1 else 0]
+        everywhere = torch.empty(part.num_nodes, part.num_classes, dtype=torch.float64)
+        everywhere[exposure.recipients] = answers
+        logits = everywhere[part.recipients]
+    invalid = torch.argwhere(~logits.isfinite())
+    if len(invalid):
+        row, column = invalid[0].tolist()
+        node = part.names.node(int(part.recipients[row]))
         raise InputError(
-            f"the logits of {name!r:.60} at {node} hold {logits[tuple(off[0])]}; give finite "
+            f"the logits of {name!r:.60} at {node} hold {logits[row, column]}; give finite "
             "numbers, such as logits before a softmax"
         )
-    return correction
+    return Correction(key, kind, logits.numpy(), coefficients)
 
 
 def check_repairs(repairs: Any) -> None:
     """A mapping from names to fitted repairs or logits."""
-    named = {} if repairs is None else repairs
-    check_type("repairs", named, Mapping, "a mapping from names to fitted repairs")
-    for name, repair in named.items():
+    repairs = {} if repairs is None else repairs
+    check_type("repairs", repairs, Mapping, "a mapping from names to fitted repairs")
+    for name, repair in repairs.items():
         if not isinstance(name, str) or not name:
             raise InputError(f"a repair is called {name!r:.60}; give it a name")
         if not isinstance(repair, Tensor) and not callable(getattr(repair, "logits", None)):
@@ -569,20 +583,20 @@ def best_on(
 ) -> str | None:
     """The repair that is right most often at the validation ``nodes``; None where none gains.
 
-    What learned from these very labels is judged on held-out nodes, or not at all.
+    Repairs that learned from these labels are judged on held-out nodes, or skipped.
     """
     part = exposure.to("cpu").restrict(nodes)
     truth = y.cpu()[part.recipients].numpy()
     frozen = part.frozen_logits[member, part.recipients].argmax(1).numpy()
     best, most = None, float((frozen == truth).mean())
     for name, repair in repairs.items():
-        known = METHODS.get(_key(name))
-        if hasattr(repair, "nested"):  # a ladder, weighed without each node's fold
+        method = METHODS.get(_key(name))
+        if hasattr(repair, "nested"):  # a ladder, with weights fitted without each node's fold
             share = float(repair.nested[member if len(repair.nested) > 1 else 0])
         elif isinstance(repair, FittedCrossFit | KeptPrediction) or (
-            known is not None and not known.by_default
+            method is not None and not method.by_default
         ):
-            continue  # what learns from validation labels, too, whatever it is called
+            continue  # learns from validation labels as well
         else:
             answers = correction_of(name, repair, exposure.to("cpu"), part, member)
             share = float((answers.predictions == truth).mean())
@@ -591,33 +605,8 @@ def best_on(
     return best
 
 
-def _correction(
-    name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
-) -> Correction:
-    key = _key(name)
-    if isinstance(repair, Tensor):
-        expected = (part.num_nodes, part.num_classes)
-        if tuple(repair.shape) != expected:
-            shapes = f"{list(repair.shape)} instead of {list(expected)}"
-            raise InputError(f"the logits of {name!r} have shape {shapes}")
-        own = repair.detach().cpu().double()[part.recipients].numpy()
-        return Correction(key, "logits", own)
-    if hasattr(repair, "coefficients"):
-        coefficients = repair.coefficients(part).detach().cpu().double()
-        logits = part.logits(coefficients)[member].numpy()
-        return Correction(key, "coefficients", logits, coefficients[member].numpy())
-    # A method may look at all recipients at once, so it sees the whole exposure.
-    everywhere = torch.empty(part.num_nodes, part.num_classes, dtype=torch.float64)
-    answers = repair.logits(exposure).detach().cpu().double()
-    if answers.dim() == 3:  # of several members, or of a method that keeps the axis of one
-        answers = answers[member if len(answers) > 1 else 0]
-    everywhere[exposure.recipients] = answers
-    kind: Kind = "shift" if hasattr(repair, "shift") else "logits"
-    return Correction(key, kind, everywhere[part.recipients].numpy())
-
-
 def _key(name: str) -> str:
-    """The name with which the page tells repairs apart; our own may be written with dashes."""
+    """The repair's key on the page; methods of this package may be written with dashes."""
     key = name.replace("-", "_")
     if key in RESERVED:
         raise InputError(f"a repair cannot be called {name!r}, which means something else here")
@@ -628,17 +617,17 @@ def _key(name: str) -> str:
 
 
 def noun_of(exposure: Exposure) -> str:
-    """What one recipient is called."""
+    """The word for a recipient: graph, a node type's name, or node."""
     if exposure.graph_starts is not None:
         return "graph"
     return exposure.names.recipient or "node"
 
 
 def _undirected(edge_index: Tensor, part: Exposure) -> Integers:
-    """Each edge between two different nodes once, [2, E]; of graphs those of the chosen ones."""
+    """[2, E]: each edge between two different nodes once; of graphs those of the chosen graphs."""
     ends = edge_index.cpu().numpy()
     low, high = ends.min(0), ends.max(0)
-    kept = low != high
+    mask = low != high
     if part.graph_starts is not None:
         starts = part.graph_starts.numpy()
         graph = np.searchsorted(starts, low, side="right") - 1
@@ -647,14 +636,14 @@ def _undirected(edge_index: Tensor, part: Exposure) -> Integers:
                 "edge_index ties nodes of different graphs; give that of the batch, as "
                 "Batch.from_data_list(graphs).edge_index"
             )
-        kept &= np.isin(graph, part.recipients.numpy())
-    pairs = np.unique(np.stack([low, high])[:, kept], axis=1)
+        mask &= np.isin(graph, part.recipients.numpy())
+    pairs = np.unique(np.stack([low, high])[:, mask], axis=1)
     return pairs.astype(np.int64)
 
 
 def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[Integers, Floats]:
-    """Degree and local homophily of the recipients, from the graph or from the terms; of graphs
-    their size."""
+    """Degree and local homophily [n] of the recipients, from the graph or from the terms; of graphs
+    their numbers of nodes, and NaN."""
     nodes = part.recipients.numpy()
     if part.graph_starts is not None:
         return np.diff(part.graph_starts.numpy())[nodes], np.full(len(nodes), np.nan)
@@ -665,38 +654,41 @@ def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[In
         owner = np.repeat(nodes, counts)
         source = part.sources.numpy()[part.rows.numpy()].astype(np.int64)
         ends = np.unique(np.stack([source, owner])[:, source != owner], axis=1)
-    others = part.names.count(len(y)) - len(y)  # senders of other kinds, which have no class
-    labels = np.concatenate([y.numpy(), np.full(others, -1)])
-    known = labels[ends[0]] >= 0
-    same = known & (labels[ends[0]] == labels[ends[1]])
-    degree = np.bincount(ends[1], minlength=len(labels))
-    labelled = np.bincount(ends[1][known], minlength=len(labels))
-    alike = np.bincount(ends[1][same], minlength=len(labels))
-    share = np.where(labelled > 0, alike / np.maximum(labelled, 1), np.nan)
-    return degree[nodes].astype(np.int64), share[nodes]
+    foreign = part.names.count(len(y)) - len(y)  # senders of other types, which have no class
+    labels = np.concatenate([y.numpy(), np.full(foreign, -1)])
+    is_labelled = labels[ends[0]] >= 0
+    agrees = is_labelled & (labels[ends[0]] == labels[ends[1]])
+    degree, labelled, agreeing = (
+        np.bincount(recipients, minlength=len(labels))[nodes]
+        for recipients in (ends[1], ends[1][is_labelled], ends[1][agrees])
+    )
+    homophily = np.where(labelled > 0, agreeing / np.maximum(labelled, 1), np.nan)
+    return degree.astype(np.int64), homophily
 
 
 def _with_senders(evidence: Evidence, part: Exposure) -> Evidence:
-    """The evidence with every sender numbered: graphs first, then nodes, then those of other kinds
-    (typed nodes, clusters, edges) that are used."""
-    starts = None if part.graph_starts is None else part.graph_starts.numpy()
-    graphs, inner, own = 0, 0, part.names.own(len(evidence.labels))
-    if starts is not None:  # the senders are the nodes of graphs
+    """The evidence with every sender numbered: graphs first, then nodes, then the senders of other
+    types (typed nodes, clusters, edges) that occur."""
+    starts, sources = None, evidence.sources
+    graphs, inner, limit = 0, 0, part.names.own(len(evidence.labels))
+    if part.graph_starts is not None:  # the senders are the nodes of graphs
+        starts = part.graph_starts.numpy()
         graphs, inner = len(starts) - 1, int(starts[-1])
-        own = inner
-    foreign = np.unique(evidence.sources[evidence.sources >= own])
-    votes = np.full(inner + len(foreign), -1)
-    nobody = votes.copy()
+        limit = inner
+    foreign = np.unique(sources[sources >= limit])
+    labels = np.full(inner + len(foreign), -1)
+    predictions = labels.copy()
     if starts is not None:
-        heard = evidence.sources[evidence.sources < own]
-        votes[heard] = source_logits(part, part.sources, part.num_sources)[0][heard].argmax(1)
+        nodes = sources[sources < limit]
+        logits = source_logits(part, part.sources, part.num_sources)[0]
+        predictions[nodes] = logits[nodes].argmax(1)
     first = inner if graphs else len(evidence.labels)
-    moved = first + np.searchsorted(foreign, evidence.sources)
+    foreign_places = first + np.searchsorted(foreign, sources)
     return replace(
         evidence,
-        labels=np.concatenate([evidence.labels, nobody]),
-        predictions=np.concatenate([evidence.predictions, votes]),
-        sources=np.where(evidence.sources < own, evidence.sources, moved) + graphs,
+        labels=np.concatenate([evidence.labels, labels]),
+        predictions=np.concatenate([evidence.predictions, predictions]),
+        sources=np.where(sources < limit, sources, foreign_places) + graphs,
         senders=tuple(part.names.sender(source) for source in foreign),
         edges=None if evidence.edges is None else evidence.edges + graphs,
         graph_starts=starts,
@@ -707,7 +699,7 @@ def _with_senders(evidence: Evidence, part: Exposure) -> Evidence:
 
 
 def check_names(names: Any, size: int, kind: str) -> list[str]:
-    """One name each, as text; ``class 0`` and so on unless given."""
+    """``size`` names as text; ``class 0``, ``class 1``, … unless given."""
     if names is None:
         return [f"{kind} {index}" for index in range(size)]
     if isinstance(names, str | bytes | Mapping) or not isinstance(names, Sequence):

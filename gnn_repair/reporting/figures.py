@@ -26,13 +26,13 @@ FORMATS = ("svg", "pdf")
 TRUE, RIVAL, RIVAL_TWO, OTHER = "#0072b2", "#d55e00", "#b4548c", "#8b929c"
 RIGHT, REACHED = "#9fb6c9", "#009e73"
 LOOKS = {"frozen": ("o", "#16191d"), "oracle": ("*", "#f0e442")}
-"""Marker and colour of what is no method, the same as on the page."""
+"""Marker and colour of predictions that are no method's, as on the page."""
 MARKERS = {
     "diamond": "D", "triangle": "^", "flipped": "v", "square": "s", "pentagon": "p", "circle": "o",
 }  # fmt: skip
 """matplotlib's names of the page's markers."""
 SPARE = ("P", "#9467bd")
-"""Of a method that is not declared."""
+"""Marker and colour of a method that is not declared."""
 STATUS = (("frozen right", RIGHT), ("wrong, reachable", REACHED), ("wrong, unreachable", RIVAL))
 
 
@@ -50,8 +50,8 @@ def write_figures(
         evidence: what :func:`gnn_repair.reporting.evidence.gather` collected.
         folder: made if need be.
         node: whose polytope; the reachable error with the largest γ unless given.
-        class_names: what the classes are called.
-        formats: ``svg`` and ``pdf``, or others that matplotlib writes.
+        class_names: names of the classes.
+        formats: ``svg`` and ``pdf``, or further formats of matplotlib.
 
     Returns:
         The files written.
@@ -59,16 +59,24 @@ def write_figures(
     from matplotlib.figure import Figure
 
     check_type("evidence", evidence, Evidence, "what gather returns")
-    known = Figure().canvas.get_supported_filetypes()
+    supported = Figure().canvas.get_supported_filetypes()
     for kind in as_list("formats", formats, "a list such as ['svg', 'pdf']"):
-        if kind not in known:
-            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
+        if kind not in supported:
+            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(supported)}")
     names = check_names(class_names, evidence.num_classes, "class")
     target = as_path(folder)
     if target.is_file():
         raise InputError(f"{target} is no folder; name one for the figures")
-    place = _position(evidence, node)
-    # Of a node type's name no more than a file's name can hold.
+    place = 0
+    if node is not None:
+        check_whole("write_figures", "node", node, 0)
+        if node not in evidence.nodes:
+            raise InputError(
+                f"{evidence.noun} {node} is not among the report's {plural(evidence.noun)}; choose "
+                "one of them"
+            )
+        place = int(np.flatnonzero(evidence.nodes == node)[0])
+    # A node type's name may hold characters that a file's name cannot.
     noun = re.sub(r"[^0-9A-Za-z]+", "-", evidence.noun).strip("-") or "node"
     figures: dict[str, Callable[..., None]] = {"accuracy": draw_accuracy}
     if evidence.corrections:
@@ -84,18 +92,6 @@ def write_figures(
         for name, draw in figures.items()
         for path in _save(partial(draw, evidence=evidence), target / name, formats)
     ]
-
-
-def _position(evidence: Evidence, node: int | None) -> int:
-    if node is None:
-        return 0
-    check_whole("write_figures", "node", node, 0)
-    if node not in evidence.nodes:
-        raise InputError(
-            f"{evidence.noun} {node} is not among the report's {plural(evidence.noun)}; choose one "
-            "of them"
-        )
-    return int(np.flatnonzero(evidence.nodes == node)[0])
 
 
 def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> list[Path]:
@@ -124,12 +120,12 @@ def _legend(axes: Axes) -> None:
 
 
 def plain(text: str) -> str:
-    """Text in which matplotlib reads no mathematics."""
+    """The text with dollar signs escaped, which matplotlib would read as mathematics."""
     return text.replace("$", r"\$")
 
 
 def draw_accuracy(axes: Axes, evidence: Evidence) -> None:
-    """One marker a method."""
+    """One marker per method."""
     truth = evidence.true_class
     rows = [("Frozen", "frozen", evidence.right)]
     rows += [(c.title, c.name, c.predictions == truth) for c in evidence.corrections]
@@ -147,8 +143,8 @@ def draw_moves(axes: Axes, evidence: Evidence) -> None:
     """Corrected to the right, broken to the left."""
     truth, right = evidence.true_class, evidence.right
     for y, item in enumerate(evidence.corrections):
-        now = item.predictions == truth
-        corrected, broken = int((now & ~right).sum()), int((~now & right).sum())
+        repaired = item.predictions == truth
+        corrected, broken = int((repaired & ~right).sum()), int((~repaired & right).sum())
         axes.barh(y, corrected, 0.55, color=REACHED, label="corrected" if y == 0 else None)
         axes.barh(y, -broken, 0.55, color=RIVAL, label="broken" if y == 0 else None)
     titles = [plain(item.title) for item in evidence.corrections]
@@ -167,19 +163,19 @@ def _status(evidence: Evidence) -> np.ndarray[Any, Any]:
 
 def draw_margins(axes: Axes, evidence: Evidence) -> None:
     """Histogram of γ with the threshold."""
-    known = ~np.isnan(evidence.margin)
-    values, status = evidence.margin[known], _status(evidence)[known]
-    # Outliers are gathered in the end bins, or they would flatten the rest.
+    decided = ~np.isnan(evidence.margin)
+    values, status = evidence.margin[decided], _status(evidence)[decided]
+    # Outliers are counted in the end bins, or they would flatten all other bins.
     low, high = np.quantile(values, [0.01, 0.99]) if len(values) else (0.0, 1.0)
     step = max(float(high) - min(float(low), 0.0), 1e-6) / 30
-    # An edge lies at zero, so that no column mixes reachable and unreachable.
+    # Zero is an edge, so that no column mixes reachable and unreachable.
     bins = step * np.arange(np.floor(min(low, 0) / step), np.ceil(max(high, step) / step) + 1)
     parts = [np.clip(values[status == s], bins[0], bins[-1]) for s in range(3)]
     colours, labels = [c for _, c in STATUS], [t for t, _ in STATUS]
     axes.hist(parts, bins=list(bins), stacked=True, color=colours, label=labels)
     axes.axvline(0, color="black", linestyle="--", linewidth=1)
-    found = "best margin found" if evidence.head is not None else "γ, best margin"
-    axes.set_xlabel(f"{found} of the true class (logits)")
+    margin = "best margin found" if evidence.head is not None else "γ, best margin"
+    axes.set_xlabel(f"{margin} of the true class (logits)")
     axes.set_ylabel(plain(plural(evidence.noun)))
     _legend(axes)
 
@@ -209,7 +205,7 @@ def draw_degree(axes: Axes, evidence: Evidence) -> None:
 
 
 def draw_homophily(axes: Axes, evidence: Evidence) -> None:
-    """Shares by how many neighbours have the node's class."""
+    """Shares by the fraction of neighbours of the node's class."""
     share = evidence.homophily
     bins = np.where(share == 0, 0, np.minimum(5, 1 + np.floor(5 * np.nan_to_num(share) - 1e-9)))
     bins = np.where(np.isnan(share), -1, bins)
@@ -218,7 +214,7 @@ def draw_homophily(axes: Axes, evidence: Evidence) -> None:
 
 
 def draw_support(axes: Axes, evidence: Evidence) -> None:
-    """How many terms witnesses use."""
+    """Numbers of terms per witness."""
     reachable = evidence.reachable
     counts = np.bincount(evidence.support[reachable], minlength=2)
     axes.bar(range(1, len(counts)), counts[1:], color=REACHED)
@@ -230,8 +226,8 @@ def draw_support(axes: Axes, evidence: Evidence) -> None:
 def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
     """Node i's polytope, its vertices, the class regions and every method's point.
 
-    With a nonlinear head the vertices alone: each message with all of its group's mass. Two classes
-    stand on a line.
+    With a nonlinear head only the vertices: each message with all of its group's mass. Two classes
+    are drawn on a line.
     """
     if evidence.num_classes == 2:
         _draw_line(axes, evidence, i, [plain(name) for name in names])
@@ -243,8 +239,8 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
         axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
     axes.plot(*plane.place(vertices(evidence, i)).T, ".", color=TRUE, markersize=4)
     # A method that is not declared may read the message set.
-    unread = {name for name, method in METHODS.items() if not method.message_set}
-    translated = {c.name for c in evidence.corrections if c.kind == "shift"} - unread
+    node_only = {name for name, method in METHODS.items() if not method.message_set}
+    translated = {c.name for c in evidence.corrections if c.kind == "shift"} - node_only
     for name, title, logits in _predictions(evidence, i):
         at = plane.place(logits)
         if name in translated and len(outline):
@@ -265,7 +261,7 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
 
 
 def _look(name: str) -> tuple[str, str]:
-    """Marker and colour, as declared."""
+    """Marker and colour of a prediction."""
     if name in LOOKS or name not in METHODS:
         return LOOKS.get(name, SPARE)
     look = METHODS[name].look
@@ -276,16 +272,16 @@ def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[
     """Name, title and logits of node i's frozen point, oracle and repairs."""
     terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
     table = evidence.contributions[evidence.rows[terms]]
-    best = evidence.fixed_logits[i] + evidence.witness[terms] @ table
+    logits = evidence.fixed_logits[i] + evidence.witness[terms] @ table
     if evidence.head is not None:
-        best = evidence.head.oracle_logits[i]
-    oracle = [("oracle", "Oracle", best)] if not np.isnan(evidence.margin[i]) else []
+        logits = evidence.head.oracle_logits[i]
+    oracle = [("oracle", "Oracle", logits)] if not np.isnan(evidence.margin[i]) else []
     repairs = [(c.name, c.title, c.logits[i]) for c in evidence.corrections]
     return [("frozen", "Frozen", evidence.frozen_logits[i]), *oracle, *repairs]
 
 
 def _regions(axes: Axes, plane: Plane, names: Sequence[str]) -> None:
-    """Where each of the three classes wins, behind everything else."""
+    """The regions where each of the three classes wins, in the background."""
     axes.axis("tight")
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     wide, high = 0.08 * (right - left), 0.08 * (top - bottom)
@@ -317,19 +313,19 @@ class Plane:
 
     def place(self, logits: Floats) -> Floats:
         """[…, C] logits to […, 2] positions."""
-        own = logits[..., self.true]
-        return np.stack([own - logits[..., self.one], own - logits[..., self.two]], axis=-1)
+        rivals = logits[..., [self.one, self.two]]
+        return np.asarray(logits[..., [self.true]] - rivals)
 
 
 def plane_of(evidence: Evidence, i: int) -> Plane:
-    """The default plane: the strongest rival when frozen, and the one that holds the oracle back
-    (or the next strongest)."""
+    """The default plane: the strongest rival when frozen, and the one with the largest weight in
+    the proof (or the next strongest)."""
     true = int(evidence.true_class[i])
     ranked = [int(c) for c in np.argsort(-evidence.frozen_logits[i]) if c != true]
     weights = evidence.rival_weights[i].copy()
     weights[[true, ranked[0]]] = 0.0
-    held = int(weights.argmax()) if weights.max() > 0 else ranked[min(1, len(ranked) - 1)]
-    return Plane(true, ranked[0], held)
+    two = int(weights.argmax()) if weights.max() > 0 else ranked[min(1, len(ranked) - 1)]
+    return Plane(true, ranked[0], two)
 
 
 def vertices(evidence: Evidence, i: int) -> Floats:
@@ -338,12 +334,12 @@ def vertices(evidence: Evidence, i: int) -> Floats:
         terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
         alone = evidence.head.alone_logits[terms]
         return alone if len(alone) else evidence.frozen_logits[i : i + 1]
-    made = []
+    logits = []
     for terms in group_slices(evidence, i):
         alpha, table = evidence.coefficients[terms], evidence.contributions[evidence.rows[terms]]
         if len(alpha):
-            made.append(evidence.frozen_logits[i] - alpha @ table + alpha.sum() * table)
-    return np.concatenate(made) if made else evidence.frozen_logits[i : i + 1]
+            logits.append(evidence.frozen_logits[i] - alpha @ table + alpha.sum() * table)
+    return np.concatenate(logits) if logits else evidence.frozen_logits[i : i + 1]
 
 
 def hull(evidence: Evidence, i: int, plane: Plane) -> Floats:
@@ -374,31 +370,30 @@ def convex_hull(points: Floats) -> Floats:
     ordered = sorted({(float(x), float(y)) for x, y in points})
     if len(ordered) < 3:
         return np.array(ordered)
-    return np.array([*_chain(ordered), *_chain(ordered[::-1])])
-
-
-def _chain(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    kept: list[tuple[float, float]] = []
-    for x, y in points:
-        while len(kept) > 1:
-            (ox, oy), (ax, ay) = kept[-2:]
-            if (ax - ox) * (y - oy) - (ay - oy) * (x - ox) > 0:  # a turn to the left
-                break
-            kept.pop()
-        kept.append((x, y))
-    return kept[:-1]
+    corners: list[tuple[float, float]] = []
+    for points_in_order in (ordered, ordered[::-1]):
+        chain: list[tuple[float, float]] = []
+        for x, y in points_in_order:
+            while len(chain) > 1:
+                (ox, oy), (ax, ay) = chain[-2:]
+                if (ax - ox) * (y - oy) - (ay - oy) * (x - ox) > 0:  # a turn to the left
+                    break
+                chain.pop()
+            chain.append((x, y))
+        corners += chain[:-1]
+    return np.array(corners)
 
 
 def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
-    """The smallest and the largest lead of node i's true class over the other one, over all
-    mixtures of its messages; None with a nonlinear head, where it is not known."""
+    """The smallest and the largest lead of node i's true class over its only rival, over all
+    mixtures of its messages; None with a nonlinear head, where it is unknown."""
     if evidence.head is not None:
         return None
-    own = int(evidence.true_class[i])
-    low = high = float(evidence.fixed_logits[i, own] - evidence.fixed_logits[i, 1 - own])
+    true = int(evidence.true_class[i])
+    low = high = float(evidence.fixed_logits[i, true] - evidence.fixed_logits[i, 1 - true])
     for terms in group_slices(evidence, i):
         mass, table = evidence.coefficients[terms].sum(), evidence.contributions
-        lead = table[evidence.rows[terms], own] - table[evidence.rows[terms], 1 - own]
+        lead = table[evidence.rows[terms], true] - table[evidence.rows[terms], 1 - true]
         if len(lead):
             low, high = low + float(mass * lead.min()), high + float(mass * lead.max())
     return low, high
@@ -406,11 +401,12 @@ def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
 
 def _draw_line(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
     """One row per prediction; all mixtures as a bar."""
-    own, points = int(evidence.true_class[i]), _predictions(evidence, i)
-    rows = [plain(title) for _, title, _ in points]
-    for row, (name, _, logits) in enumerate(points):
+    true, predictions = int(evidence.true_class[i]), _predictions(evidence, i)
+    rival = 1 - true
+    rows = [plain(title) for _, title, _ in predictions]
+    for row, (name, _, logits) in enumerate(predictions):
         marker, colour = _look(name)
-        axes.plot(logits[own] - logits[1 - own], row, marker, color=colour, markersize=9,
+        axes.plot(logits[true] - logits[rival], row, marker, color=colour, markersize=9,
                   markeredgecolor="#16191d", markeredgewidth=0.7)  # fmt: skip
     reach = lead_range(evidence, i)
     if reach is not None:
@@ -418,12 +414,12 @@ def _draw_line(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> 
         low, high = reach
         axes.barh(len(rows) - 1, high - low, 0.4, left=low, color="#0072b2", alpha=0.4)
     rows.append("terms, each alone")
-    alone = vertices(evidence, i)
-    axes.plot(alone[:, own] - alone[:, 1 - own], np.full(len(alone), len(rows) - 1), ".",
-              color="#0072b2")  # fmt: skip
+    points = vertices(evidence, i)
+    leads = points[:, true] - points[:, rival]
+    axes.plot(leads, np.full(len(leads), len(rows) - 1), ".", color="#0072b2")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel(f"lead of {names[own]} over {names[1 - own]} (logits)")
-    axes.set_title(f"{evidence.noun} {evidence.nodes[i]}, which is {names[own]}")
+    axes.set_xlabel(f"lead of {names[true]} over {names[rival]} (logits)")
+    axes.set_title(f"{evidence.noun} {evidence.nodes[i]}, which is {names[true]}")

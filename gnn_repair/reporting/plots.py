@@ -35,18 +35,18 @@ def node(
     member: int = 0,
     ax: Axes | None = None,
 ) -> Axes:
-    """What logits reweighting can give a node, seen from one class and its two strongest rivals.
+    """The logits that reweighting can give a node, relative to one class and its strongest rivals.
 
-    With a nonlinear head logits are no polytope; then the messages are drawn one by one, each
-    with all of its group's mass.
+    With a nonlinear head logits are no polytope; then each message is drawn with all of its
+    group's mass.
 
     Args:
         exposure: the frozen model's final aggregation, with a head or without.
         node: the node.
-        target: the class in question, or [N] classes such as ``data.y``; the model's own
-            prediction unless given.
-        repairs: by name, fitted repairs whose points are drawn, too.
-        class_names: what the classes are called.
+        target: the class in question, or [N] classes such as ``data.y``; the model's prediction
+            unless given.
+        repairs: by name, fitted repairs whose predictions are drawn as well.
+        class_names: names of the classes.
         member: which member.
         ax: where to draw; new axes unless given.
     """
@@ -72,9 +72,9 @@ def reach(
     member: int = 0,
     ax: Axes | None = None,
 ) -> Axes:
-    """How far the true class can win or must lose: a histogram of γ over nodes.
+    """A histogram of γ, the largest margin of the true class, over nodes.
 
-    With a head, of the best margins that were found; undecided nodes are left out.
+    With a head, of the best margins found; undecided nodes are omitted.
 
     Args:
         exposure: the frozen model's final aggregation, with a head or without.
@@ -90,7 +90,7 @@ def reach(
 
 
 def changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
-    """How many errors are undone by moving at most so much mass: the true class beside chance.
+    """Share of errors that a change of at most some mass undoes: the true class beside chance.
 
     Args:
         changes: what ``reach(…).changes`` or ``diagnose(…).changes`` gives.
@@ -118,11 +118,11 @@ def labels(reach: LabelReach, *, ax: Axes | None = None) -> Axes:
     check_type("reach", reach, LabelReach, "what reach says of labels")
     axes, places = _axes(ax), np.arange(len(reach.labels))
     for step, name, colour, rates in (
-        (-0.2, "errors that could be undone", REACHED, [one.error for one in reach.labels]),
-        (0.2, "chance: right ones that could be lost", RIVAL, [one.chance for one in reach.labels]),
+        (-0.2, "errors that could be undone", REACHED, [row.error for row in reach.labels]),
+        (0.2, "chance: right ones that could be lost", RIVAL, [row.chance for row in reach.labels]),
     ):
         axes.bar(places + step, [100 * r.value for r in rates], 0.4, color=colour, label=name)
-    axes.set_xticks(places, [str(one.label) for one in reach.labels])
+    axes.set_xticks(places, [str(row.label) for row in reach.labels])
     axes.set_ylim(0, 100)
     axes.set_xlabel("label")
     axes.set_ylabel("within reach (%)")
@@ -149,7 +149,7 @@ def intervals(found: ValueRange, true: Any, *, ax: Axes | None = None) -> Axes:
 
 
 def rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
-    """What each kind of evidence brings on held-out nodes, in points, with its standard error."""
+    """The gain of each kind of evidence on held-out nodes, in points, with its standard error."""
     findings = getattr(fitted, "findings", None)
     if not callable(findings):
         raise InputError(f"fitted is a {type(fitted).__name__}; pass a fitted EvidenceLadder")

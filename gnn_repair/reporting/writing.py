@@ -1,4 +1,4 @@
-"""From a run, or a study, to its report file."""
+"""Writes the report file of a run or of a study."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ REACH = ("true_class_reach", "error_reach", "support")
 
 @dataclass(frozen=True, eq=False)
 class PageContext:
-    """What stands around the evidence on a page: names, and the study that the run is one of."""
+    """The context of the evidence on a page: names, and the study that the run belongs to."""
 
     title: str | None = None
     """The page's heading; model and dataset unless given."""
     selection: str | None = None
-    """What the shown nodes are called, such as ``test nodes``; the page cannot know."""
+    """The words for the shown nodes, such as ``test nodes``."""
     class_names: Sequence[str] | None = None
     node_names: Sequence[str] | None = None
-    """What people call them; shown as text, never as markup."""
+    """Names of nodes and classes are shown as text, never as markup."""
     dataset: str = ""
-    """With ``backbone`` the case; the published numbers are shown where they exist."""
+    """With ``backbone`` the case, whose published numbers are shown where they exist."""
     backbone: str = ""
     split: int | None = None
-    """The run's split, which finds it among the splits of ``results``."""
+    """The run's split among those of ``results``."""
     note: str = ""
-    """Which run this is, or anything else that belongs under the heading."""
+    """Text under the heading, such as which run this is."""
     made: Mapping[str, str] | None = None
-    """What the footer says of how the page was made, such as protocol, seed and command."""
+    """Lines of the footer by name, such as protocol, seed and command."""
     results: pd.DataFrame | None = None
     """A study's long-form results, for the spread over splits and other cases."""
     beside: Mapping[str, Beside | Evidence] | None = None
@@ -84,8 +84,8 @@ class PageContext:
         made = {} if self.made is None else self.made
         check_type("made", made, Mapping, "a mapping from words to words")
         words = {f"made[{name!r}]": value for name, value in made.items()}
-        named = ("title", "selection", "dataset", "backbone", "note")
-        for name, value in ({n: getattr(self, n) for n in named} | words).items():
+        fields = ("title", "selection", "dataset", "backbone", "note")
+        for name, value in ({n: getattr(self, n) for n in fields} | words).items():
             check_type(name, "" if value is None else value, str, "a text")
         columns = RESULT_COLUMNS if self.results is None else getattr(self.results, "columns", ())
         for name in RESULT_COLUMNS:
@@ -123,14 +123,14 @@ def report(
         member: which member (split) of the exposure is shown.
         repairs: by name, fitted repairs or logits [N, C] of your own method.
         edge_index: [2, E] the graph; gives degrees and the edges among sources.
-        answers: of an exposure with one member, what :func:`gnn_repair.reach` and its ``changes``
-            say of these nodes; asked for here unless given.
+        answers: of an exposure with one member, ``(reach, reach.changes)`` of these nodes as from
+            :func:`gnn_repair.reach`; computed unless given.
         context: title, names and the study around it.
         single_file: None puts the terms into files beside the page where it would be above 20 MB,
-            for ``gnn-repair view`` to serve; False does so in any case. In a large single file a
+            for ``gnn-repair view`` to serve; False always does. In a large single file only a
             sample of the nodes can be opened.
-        **words: fields of the context one by one, such as ``title=``, ``class_names=`` (what the
-            classes are called), ``node_names=`` and ``selection=`` (such as "test nodes").
+        **words: fields of the context, such as ``title=``, ``class_names=``, ``node_names=`` and
+            ``selection=`` (such as "test nodes").
 
     Returns:
         The path.
@@ -139,8 +139,16 @@ def report(
     context = _context(context, words)
     if single_file is not None and not isinstance(single_file, bool):
         raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
-    asked: dict[str, Any] = {"edge_index": edge_index, "others": True, "answers": answers}
-    evidence = gather(exposure, y, nodes, member=member, repairs=repairs, **asked)
+    evidence = gather(
+        exposure,
+        y,
+        nodes,
+        member=member,
+        repairs=repairs,
+        edge_index=edge_index,
+        all_classes=True,
+        answers=answers,
+    )
     names = context.node_names
     if names is None and exposure.n_id is not None:
         names = [str(number) for number in exposure.n_id.tolist()]
@@ -148,8 +156,8 @@ def report(
     content, arrays = run_payload(evidence, context.class_names, names, limit)
     best = None
     if val is not None and repairs:
-        judged = chosen_nodes(exposure, val, member, "val")
-        best = {"key": best_on(repairs, exposure, y, judged, member), "nodes": len(judged)}
+        val = chosen_nodes(exposure, val, member, "val")
+        best = {"key": best_on(repairs, exposure, y, val, member), "nodes": len(val)}
     nouns = plural(evidence.noun)
     content |= {
         "selection": context.selection or (nouns if nodes is None else f"chosen {nouns}"),
@@ -172,7 +180,7 @@ def report(
 
 
 def _context(context: PageContext | None, words: dict[str, Any]) -> PageContext:
-    """With the fields that were given one by one; ``solution`` was an option of version 0.2."""
+    """The context with these fields; ``solution`` was an option of version 0.2."""
     context = PageContext() if context is None else context
     check_type("context", context, PageContext, "a gnn_repair.reporting.PageContext")
     if "solution" in words:
@@ -183,7 +191,7 @@ def _context(context: PageContext | None, words: dict[str, Any]) -> PageContext:
 
 
 def _heading(origin: str, dataset: str) -> str:
-    """Model and dataset, where they are known."""
+    """Model and dataset, if known."""
     if not origin:
         return f"Evidence on {dataset}" if dataset else "Evidence of a trained model"
     return origin if not dataset or dataset in origin else f"{origin} on {dataset}"
@@ -191,19 +199,20 @@ def _heading(origin: str, dataset: str) -> str:
 
 def chance_words(evidence: Evidence) -> dict[str, Any] | None:
     """Chance beside error reach, in per cent and points; None: no errors, or two classes."""
-    found = None if evidence.classes is None else evidence.classes.figures
-    if found is None or evidence.right.all() or evidence.num_classes < 3:
+    reach = None if evidence.classes is None else evidence.classes.figures
+    if reach is None or evidence.right.all() or evidence.num_classes < 3:
         return None
-    everyone = len(found.true) == len(evidence.nodes)  # or, with a nonlinear head, errors alone
-    chance, more = found.chance, found.excess.words(100, sign="+", unit=" points")
+    # With a nonlinear head reach was computed at errors only.
+    complete = len(reach.true) == len(evidence.nodes)
+    chance, excess = reach.chance, reach.excess.words(100, sign="+", unit=" points")
     return {
         "low": 100 * chance.low,
         "high": 100 * chance.high,
-        "everyone": 100 * found.true_class_chance.low if everyone else None,
+        "everyone": 100 * reach.true_class_chance.low if complete else None,
         "words": (
             f"Chance: a class that is neither true nor predicted could win at these errors in "
-            f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {more}. "
-            f"{found.classes_per_error.words()} of {evidence.num_classes} classes can win per "
+            f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {excess}."
+            f" {reach.classes_per_error.words()} of {evidence.num_classes} classes can win per "
             "error."
         ),
     }
@@ -212,7 +221,7 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
 def report_results(
     results: pd.DataFrame, path: str | Path, *, title: str = "Study", made: Any = None
 ) -> Path:
-    """Write the overview of a study's results alone, without any node."""
+    """Write the overview of a study's results, without single nodes."""
     if results is None:
         raise InputError("there are no results to show; give those of gnn_repair.read_results")
     PageContext(title=title, made=made, results=results)  # which checks them
@@ -232,29 +241,29 @@ def report_results(
 
 
 def evidence_of(run: Rerun, other: Rerun | None = None) -> Evidence:
-    """What a report shows of a run, or of another one at the same nodes."""
-    seen = other or run
+    """The evidence of a run at its test nodes, or of another run at the same nodes."""
+    model = other or run
     return gather(
-        seen.exposure,
+        model.exposure,
         run.data.y,
         run.mask("test"),
-        member=seen.member,
-        repairs=seen.repairs,
+        member=model.member,
+        repairs=model.repairs,
         edge_index=run.data.edge_index,
     )
 
 
-def beside_of(run: Rerun, other: Rerun) -> Beside:
-    """Another run at the nodes that ``run`` shows, with what each of them is for it."""
+def gather_beside(run: Rerun, other: Rerun) -> Beside:
+    """Another run's evidence at the nodes that ``run`` shows, with their parts in that run."""
     evidence = evidence_of(run, other)
-    part = np.full(len(run.data.y), PARTS.index("no part"))
+    parts = np.full(len(run.data.y), PARTS.index("no part"))
     for name, place in {"train": 0, "val": 1, "test": 3}.items():
-        part[other.mask(name).numpy()] = place
-    return Beside(evidence, part[evidence.nodes], other.split)
+        parts[other.mask(name).numpy()] = place
+    return Beside(evidence, parts[evidence.nodes], other.split)
 
 
-def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
-    """What a page's footer says of a study's protocol."""
+def footer_words(protocol: Protocol, command: str = "") -> dict[str, str]:
+    """The footer's lines about a study's protocol."""
     seeds = f"{protocol.backbones.seed} (backbone), {protocol.repairs.seed} (repairs)"
     words = {"protocol": protocol.digest, "seed": seeds, "command": command}
     return {name: text for name, text in words.items() if text}
@@ -272,8 +281,8 @@ def report_run(
 ) -> Path:
     """Write the page of a run; it says which run it is.
 
-    ``results`` are those of the study around it, ``command`` stands in the footer, and ``beside``
-    are, by title, further runs on the same graph to compare nodes with; the rest as in ``report``.
+    ``results`` are those of the run's study, ``command`` is shown in the footer, and ``beside``
+    holds further runs on the same graph by title, to compare nodes with.
     """
     context = PageContext(
         title=title or f"{run.exposure.origin}, split {run.split}",
@@ -283,9 +292,9 @@ def report_run(
         backbone=run.case.backbone,
         split=run.split,
         note=run.provenance(),
-        made=made_of(run.settings.protocol, command),
+        made=footer_words(run.settings.protocol, command),
         results=results,
-        beside={name: beside_of(run, other) for name, other in (beside or {}).items()},
+        beside={title: gather_beside(run, other) for title, other in (beside or {}).items()},
     )
     return report(
         run.exposure,
@@ -311,7 +320,7 @@ def write_page(
     *,
     single_file: bool | None = True,
 ) -> Path:
-    """Write the page whole or not at all, with parts beside it where it is large."""
+    """Write the page atomically, with parts beside it where it is large."""
     path = check_target(path)
     parts: Mapping[str, Any] = {}
     size = sum(values.nbytes * 4 // 3 for values in content.get("arrays", {}).values())
@@ -328,27 +337,26 @@ def write_page(
     return PagePath(path)
 
 
-def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> str:
-    errors = int((~evidence.right).sum())
-    noun = evidence.noun
+def _subtitle(evidence: Evidence, explored: int, omitted: int, note: str) -> str:
+    errors, noun = int((~evidence.right).sum()), evidence.noun
     parts = [f"{count_of(len(evidence.nodes), noun)}, {errors:,} of them misclassified"]
     if evidence.unlabelled:
-        are = "is" if evidence.unlabelled == 1 else "are"
-        parts.append(f"{count_of(evidence.unlabelled, noun)} without a label {are} not shown")
+        verb = "is" if evidence.unlabelled == 1 else "are"
+        parts.append(f"{count_of(evidence.unlabelled, noun)} without a label {verb} not shown")
     if explored < len(evidence.nodes):
         parts.append(
             f"figures and charts are over all of them, and a sample of {explored:,}, spread evenly "
             "from the largest γ to the smallest, can be opened one by one"
         )
-    if left_out:
-        parts.append(f"terms of {count_of(left_out, noun)} left out to keep the file small")
+    if omitted:
+        parts.append(f"terms of {count_of(omitted, noun)} left out to keep the file small")
     sentences = ["; ".join(parts)]
     if evidence.head is not None:
         undecided = int((~evidence.head.decided).sum())
-        are = "is" if undecided == 1 else "are"
-        left = f"{count_of(undecided, noun)} {are} undecided" if undecided else "all are decided"
+        verb = "is" if undecided == 1 else "are"
+        state = f"{count_of(undecided, noun)} {verb} undecided" if undecided else "all are decided"
         words = evidence.head.words
-        sentences.append(f"The messages are followed by a nonlinear head ({words}); {left}")
+        sentences.append(f"The messages are followed by a nonlinear head ({words}); {state}")
     return ". ".join(filter(None, [*sentences, note[:1].upper() + note[1:]]))
 
 
@@ -358,18 +366,18 @@ def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> st
 def _study(
     evidence: Evidence, words: Mapping[str, Any], results: pd.DataFrame | None
 ) -> dict[str, Any]:
-    """The study's cases with the shown one among them; the run alone where there is no study."""
+    """The study's cases with the run's among them; the run as the only case without a study."""
     cases = [] if results is None else cases_of_results(results)
     for index, case in enumerate(cases):
         if all(case[name] == words[name] for name in ("dataset", "backbone")):
             return {"cases": cases, "shown": index}
     names = ("dataset", "backbone", "selection", "split")
-    own = case_of_run(evidence, **{name: words[name] for name in names})
-    return {"cases": [own, *cases], "shown": 0}
+    case = case_of_run(evidence, **{name: words[name] for name in names})
+    return {"cases": [case, *cases], "shown": 0}
 
 
 Values = dict[str, list[tuple[int | None, float]]]
-"""By method, or by figure of reach: what each split gave."""
+"""Values per split, by method or by figure of reach."""
 
 
 def case_of_run(
@@ -380,7 +388,7 @@ def case_of_run(
     selection: str = "nodes",
     split: int | None = None,
 ) -> dict[str, Any]:
-    """A run as a case of one split; ``selection`` is what its nodes are called."""
+    """A run as a case of one split; ``selection`` are the words for its nodes."""
     truth, counts = evidence.true_class, evidence.reach
     right = {item.name: item.predictions == truth for item in evidence.corrections}
     right = {"frozen": evidence.right, **right}
@@ -395,15 +403,17 @@ def cases_of_results(results: pd.DataFrame) -> list[dict[str, Any]]:
     """Every case of a study's long-form results."""
     rows = results[(results["part"] == "test") & results["value"].notna()].sort_values("split")
     cases = []
-    for (dataset, backbone), own in rows.groupby(["dataset", "backbone"], sort=True):
-        accuracy = _by_name(own[own["metric"] == "accuracy"], "method")
+    for (dataset, backbone), group in rows.groupby(["dataset", "backbone"], sort=True):
+        accuracy = _group_values(group[group["metric"] == "accuracy"], "method")
         if "frozen" in accuracy:
-            reach = _by_name(own[own["metric"].isin((*REACH, "chance_reach"))], "metric")
-            cases.append(_case(str(dataset), str(backbone), accuracy, reach))
+            reach = group[group["metric"].isin((*REACH, "chance_reach"))]
+            cases.append(
+                _case(str(dataset), str(backbone), accuracy, _group_values(reach, "metric"))
+            )
     return cases
 
 
-def _by_name(rows: pd.DataFrame, column: str) -> Values:
+def _group_values(rows: pd.DataFrame, column: str) -> Values:
     return {
         str(name): [(int(s), float(v)) for s, v in zip(part["split"], part["value"], strict=True)]
         for name, part in rows.groupby(column, sort=False)
@@ -416,9 +426,9 @@ def _case(
     accuracy: Values,
     reach: Values,
     kinds: Mapping[str, str] | None = None,
-    on: str = "test nodes",
+    selection: str = "test nodes",
 ) -> dict[str, Any]:
-    """What the page holds of a case: accuracies and reach in percent, support in terms."""
+    """A case as the page holds it: accuracies and reach in percent, support in terms."""
     paper = {name: published_cell(name, backbone, dataset) for name in (*REACH, *accuracy)}
     paper = {name: value for name, value in paper.items() if not math.isnan(value)}
     methods = [
@@ -436,7 +446,7 @@ def _case(
         name: [value if name == "support" else 100 * value for _, value in values]
         for name, values in reach.items()
     }
-    case = {"dataset": dataset, "backbone": backbone, "on": on, "methods": methods}
+    case = {"dataset": dataset, "backbone": backbone, "on": selection, "methods": methods}
     return case | {"reach": shares, "paper": {n: paper[n] for n in REACH if n in paper}}
 
 
@@ -447,7 +457,7 @@ SCRIPTS = (
     *("plane.js", "picture.js", "node.js", "terms.js", "graph.js", "compare.js", "list.js"),
     *("explorer.js", "main.js"),
 )
-"""Plain scripts that share one scope, in the order in which they are joined."""
+"""Plain scripts that share one scope, in the order in which they are concatenated."""
 
 
 def build_page(content: Mapping[str, Any]) -> str:
@@ -460,11 +470,11 @@ def build_page(content: Mapping[str, Any]) -> str:
         "TITLE": html.escape(str(content["title"])),
         "STYLE": _read("style.css"),
         "SCRIPT": joined_scripts(),
-        # Only a page with parts asks for anything, and only for what lies beside it.
+        # Only a page with parts makes requests, and only for files beside it.
         "CONNECT": "; connect-src 'self'" if content.get("parts") else "",
         "PAYLOAD": script_safe({**content, "looks": looks}),
     }
-    # Split once, so that a marker inside a title or a payload is never taken for ours.
+    # Split once, so that a marker inside a title or a payload is never replaced.
     pieces = _read("page.html").split("@@")
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
     return "".join(pieces)

@@ -76,9 +76,9 @@ def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others():
     nodes = torch.arange(5, 25)
     found = reach(exposure, y, nodes)
     turned = summarise(exposure, solve(exposure, "all", nodes.flip(0)), y)
-    own = gather(exposure, y, nodes, others=True)
+    own = gather(exposure, y, nodes, all_classes=True)
     for shown, told in ((nodes, found), (torch.arange(5, 15), found), (nodes, turned)):
-        given = gather(exposure, y, shown, others=True, answers=(told, told.changes))
+        given = gather(exposure, y, shown, all_classes=True, answers=(told, told.changes))
         assert (given.classes.figures is told) == (shown is nodes and told is found)
         rows = [own.nodes.tolist().index(node) for node in given.nodes]
         for name in ("margin", "rival_weights"):
@@ -115,7 +115,7 @@ def world(tmp_path_factory):
     exposure, y = make_exposure(groups=2, nodes=60)
     path = tmp_path_factory.mktemp("changes") / "r.html"
     report(exposure, y, path, repairs={"reweighting": Tilted(), "set_translation": Moved()})
-    return exposure, y, gather(exposure, y, others=True), path
+    return exposure, y, gather(exposure, y, all_classes=True), path
 
 
 def test_every_class_is_asked_and_the_smallest_change_is_admissible_and_wins(world):
@@ -160,7 +160,7 @@ def test_answers_that_are_known_are_not_asked_for_again(world, tmp_path, monkeyp
 def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
     exposure, y, whole, _ = world
     monkeypatch.setattr("gnn_repair.reporting.evidence.MOST_CHANGES", 12)
-    some = gather(exposure, y, others=True).classes
+    some = gather(exposure, y, all_classes=True).classes
     asked = ~np.isnan(some.share).all(1)
     assert 2 <= asked.sum() < (~whole.right).sum()
     np.testing.assert_array_equal(some.share[asked], whole.classes.share[asked])

@@ -182,8 +182,8 @@ def test_permuted_nodes_and_classes_permute_the_page_s_data(groups):
         frozen_logits=turned.frozen_logits[:, back][:, :, old_class],
         state=turned.state[:, back],
     )
-    before = gather(exposure, y, others=True)
-    after = gather(turned, named[y[back]], others=True)
+    before = gather(exposure, y, all_classes=True)
+    after = gather(turned, named[y[back]], all_classes=True)
     place = {int(node): i for i, node in enumerate(after.nodes)}
     rows = [place[int(new[node])] for node in before.nodes]
     plain, moved = (run_payload(one)[1] for one in (before, after))

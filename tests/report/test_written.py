@@ -256,7 +256,7 @@ def test_a_run_beside_says_what_its_own_split_makes_of_each_node(monkeypatch):
     seen = SimpleNamespace(nodes=np.array([5, 3, 4]))
     monkeypatch.setattr(writing, "evidence_of", lambda run, other: seen)
     for page, other in ((0, 1), (1, 0)):
-        found = writing.beside_of(run(page), run(other))
+        found = writing.gather_beside(run(page), run(other))
         assert found.parts.tolist() == [kinds[other][node] for node in seen.nodes]
         assert found.split == other
 
