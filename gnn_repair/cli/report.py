@@ -162,7 +162,7 @@ def _beside(run: Rerun, compare: str, again: Callable[..., Rerun]) -> dict[str, 
         split = int(compare)
         if split == run.split:
             raise InputError(f"--compare {split} is the shown split itself; name another one")
-        return {f"split {split}": run.beside(split) or again(dataset, backbone, split)}
+        return {f"split {split}": run.select_split(split) or again(dataset, backbone, split)}
     name, own = user_code.one_backbone(compare)
     if name == backbone:
         raise InputError(f"--compare {name} is the shown backbone itself; name another one")

@@ -104,7 +104,7 @@ def run(
 
     Exit code 1 if a case failed, 130 after Ctrl-C and 143 after SIGTERM; whatever is stored stays.
     """
-    from gnn_repair.study.case import source
+    from gnn_repair.study.case import source_revision
     from gnn_repair.study.grid import StudyProgress, run_study
 
     settings = chosen_protocol(protocol, set_)
@@ -129,7 +129,7 @@ def run(
         f"{count_of(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
         f"failed (protocol {outcome.protocol}, store {store})"
     )
-    found = source()
+    found = source_revision()
     if outcome.stored and found["source"] not in ("clean", "unknown"):
         # Results of files that no revision holds cannot be made again.
         said = f"{found['source']} {found['revision']}; the records say so"

@@ -100,7 +100,7 @@ def check_splits(splits: Iterable[int]) -> list[int]:
     return [int(split) for split in chosen]
 
 
-def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
+def check_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
     """Known names in the order of the tables, the oracle first.
 
     Unless given, those that run by default: not the ladder and its controls, which cost more than

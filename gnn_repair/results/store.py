@@ -49,8 +49,8 @@ from gnn_repair.results.records import (
     RunRecord,
     StoreWarning,
     check_address,
+    check_methods,
     check_name,
-    chosen_methods,
     is_newer,
     leave_out,
     parse_object,
@@ -528,7 +528,7 @@ def make_plan(
     check_type("protocol", protocol, Protocol, "a Protocol")
     if stack is not None:
         check_whole("study", "stack", stack, 1)
-    wanted, digest = chosen_methods(methods), protocol.digest
+    wanted, digest = check_methods(methods), protocol.digest
     done, failed, missing, todo = [], {}, [], []
     for run in as_list("runs", runs, "a list of runs"):
         check_type("a run", run, Run, "a Run of dataset, backbone and split")
@@ -538,7 +538,7 @@ def make_plan(
             done.append(run)
             continue
         known = [name for name in held if name in (ORACLE, *METHODS)]
-        todo.append((run, chosen_methods({*wanted, *known})))
+        todo.append((run, check_methods({*wanted, *known})))
         error = store.failure(digest, run)
         if error is None:
             missing.append(run)

@@ -27,22 +27,21 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 Tell = Callable[[str], None]
-"""Says what a task is doing now."""
+"""Called with the stage that a task has reached."""
 
 Work = Callable[[Any, Task, Tell], Result]
-"""(what all tasks share, the task, tell) -> its result."""
+"""(value that all tasks share, task, tell) -> result."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A task that ended with an error, as text (it may come from another machine)."""
+    """The error of a task, as text (it may come from another machine)."""
 
     error: str
     traceback: str
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception stands for."""
         text = str(error) or type(error).__name__
         if not isinstance(error, GnnRepairError):
             text = f"{type(error).__name__}: {text}"
@@ -54,7 +53,7 @@ Outcomes = Generator[tuple[Task, Result | Failure], None, None]
 
 
 def attempt(work: Work[Task, Result], shared: Any, task: Task, tell: Tell) -> Result | Failure:
-    """The result of one task, or its failure; an interrupt passes."""
+    """The result of one task, or its failure; interrupts are not caught."""
     try:
         return work(shared, task, tell)
     except Exception as error:
@@ -62,7 +61,7 @@ def attempt(work: Work[Task, Result], shared: Any, task: Task, tell: Tell) -> Re
 
 
 class Engine(ABC):
-    """Runs tasks and hands back results as they come, each exactly once."""
+    """Runs tasks and yields each result exactly once, in the order of completion."""
 
     elsewhere: bool = False
     """Whether tasks may run on other machines, with other devices and files."""
@@ -75,9 +74,9 @@ class Engine(ABC):
 
         Args:
             work: called as ``work(shared, task, tell)``.
-            tasks: what to do.
-            shared: sent once to every place where work is done.
-            tell: called as ``tell(task, text)`` with what a task is doing, where that can be known.
+            tasks: independent pieces of work.
+            shared: sent once to every process.
+            tell: called as ``tell(task, text)`` with the stage of a task, except on a cluster.
         """
 
 
@@ -96,9 +95,9 @@ class LocalEngine(Engine):
 class ProcessEngine(Engine):
     """Tasks in ``jobs`` processes, which share this machine's cores and GPU.
 
-    One case leaves gaps on a large GPU, and phases on the CPU alone; a few cases side by side fill
-    them. Results come back through pipes to this process, which alone writes. A process that dies
-    takes only its own task with it, which is a failure; a new process goes on with the rest.
+    A single case does not keep a large GPU busy; a few at once do. Results come back through pipes
+    to this process, and only it writes. If a process dies, its task fails and a new process runs
+    the remaining ones.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -116,62 +115,62 @@ class ProcessEngine(Engine):
                 while waiting and len(busy) < self.jobs:
                     worker = _Worker(work, shared, threads)
                     busy[worker.pipe] = worker
-                    worker.begin(waiting.popleft())
+                    worker.send(waiting.popleft())
                 for pipe in wait(list(busy)):
                     worker = busy[pipe]  # type: ignore[index]
-                    kind, content = worker.hear()
+                    kind, content = worker.receive()
                     if kind == "tell":
                         if tell is not None:
                             tell(worker.task, content)
                         continue
                     task = worker.task
                     if kind == "done" and waiting:
-                        worker.begin(waiting.popleft())
+                        worker.send(waiting.popleft())
                     else:
-                        busy.pop(worker.pipe).end()
+                        busy.pop(worker.pipe).stop()
                     yield task, content
         finally:
             for worker in busy.values():
-                worker.end()
+                worker.stop()
 
 
 class _Worker:
-    """A process and the task it is at."""
+    """A process and its current task."""
 
     def __init__(self, work: Any, shared: Any, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipe, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, threads), daemon=True)
+        self.pipe, remote = context.Pipe()
+        self.process = context.Process(target=_serve, args=(remote, threads), daemon=True)
         self.process.start()
-        there.close()
+        remote.close()
         with contextlib.suppress(ConnectionError):
             self.pipe.send((work, shared))
         self.task: Any = None
 
-    def begin(self, task: Any) -> None:
+    def send(self, task: Any) -> None:
         self.task = task
-        # One that is gone already is noticed when it is listened to.
+        # A process that has died is noticed when its pipe is read.
         with contextlib.suppress(ConnectionError):
             self.pipe.send(task)
 
-    def hear(self) -> tuple[str, Any]:
+    def receive(self) -> tuple[str, Any]:
         """("tell", text), ("done", result or failure), or ("lost", failure)."""
         try:
             return self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            code = self.process.exitcode
-            return "lost", Failure(f"its process ended with exit code {code}", "")
+            error = f"its process ended with exit code {self.process.exitcode}"
+            return "lost", Failure(error, "")
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.pipe.close()
         self.process.terminate()
         self.process.join()
 
 
 def _serve(pipe: Connection, threads: int) -> None:
-    """What a process does: tasks as they come, until nobody sends any more."""
-    # Ctrl-C reaches the whole group; the process that writes decides what it means.
+    """The main function of a process: run tasks until the pipe is closed."""
+    # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
@@ -187,7 +186,7 @@ def _serve(pipe: Connection, threads: int) -> None:
 
 # Ray: every task is a Ray task with its resource needs --------------------------------------------
 #
-# Results come back to the driver, which alone writes. A task whose worker or node is lost is run
+# Results come back to the driver, and only it writes. A task whose worker or node is lost is run
 # again elsewhere; an error raised by the task itself is a failure and is not retried.
 
 Endpoint = tuple[str, int]
@@ -195,16 +194,16 @@ Endpoint = tuple[str, int]
 
 CLIENT = "ray://"
 GONE = 8.0
-"""Seconds a head may be silent before it counts as gone; one that restarts is back sooner."""
+"""Seconds without an answer after which a head counts as gone; a restart takes less."""
 RETRIES = 3
-"""How often a task lost with its worker is run again: a machine that dies takes its task along
-once; a task that loses three workers is what kills them."""
+"""How often a task is run again after its worker was lost; a task that loses three workers is
+itself the likely cause."""
 LISTEN = 2.0
-"""Seconds without a result after which the head is asked whether it is there."""
+"""Seconds without a result after which the head's connection is checked."""
 SILENCE = 5.0
-"""Seconds an address may take to accept a connection; a reachable one takes milliseconds."""
+"""Seconds that an address may take to accept a connection; a reachable one takes milliseconds."""
 CONNECT = 120.0
-"""Seconds a cluster that answers may take to let us in; a busy one takes ten."""
+"""Seconds that a cluster which answers may take to accept a driver; a busy one takes ten."""
 
 
 class RayEngine(Engine):
@@ -235,19 +234,19 @@ class RayEngine(Engine):
         if address is not None and (not isinstance(address, str) or not address.strip()):
             raise InputError(f"the Ray address is {address!r:.60}; give one such as 'auto'")
         check_whole("RayEngine", "retries", retries, 0)
-        self.ray = _ray(alone=address is None)
+        self.ray = _import_ray(local=address is None)
         self.address, self.needs = address, {"num_cpus": cpus, "num_gpus": gpus}
         self.retries = retries
 
     def map(
         self, work: Work[Task, Result], tasks: Sequence[Task], shared: Any = None, tell: Any = None
     ) -> Outcomes[Task, Result]:
-        own = self._connect()
+        owned = self._connect()
         head = ClusterHead(self._head_address())
         pending: dict[Any, Task] = {}
         try:
             self._check_needs()
-            remote = self.ray.remote(max_retries=self.retries, **self.needs)(_attempt)
+            remote = self.ray.remote(max_retries=self.retries, **self.needs)(_attempt_remote)
             place = self.ray.put((work, shared))
             pending = {remote.remote(place, task): task for task in tasks}
             while pending:
@@ -262,73 +261,67 @@ class RayEngine(Engine):
                 for reference in pending:  # what the cluster has not finished
                     with contextlib.suppress(Exception):
                         self.ray.cancel(reference, force=True)
-                if own:
+                if owned:
                     self.ray.shutdown()
 
     def _connect(self) -> bool:
-        """Join or start a cluster; tells whether the connection is ours to close."""
+        """Join or start a cluster; whether the connection must be closed afterwards."""
         if self.ray.is_initialized():
             return False
+        address = repr(self.address or os.environ.get("RAY_ADDRESS"))
         remedy = "start one with 'ray start --head' or leave out the address"
-        endpoint = endpoint_of(self.ray, self.address)
+        endpoint = find_endpoint(self.ray, self.address)
         if endpoint and not answers(endpoint, SILENCE):
-            raise InputError(f"no Ray cluster answers at {self._where()}; {remedy}")
+            raise InputError(f"no Ray cluster answers at {address}; {remedy}")
+        options = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
-            options = {"log_to_driver": False, "logging_level": "ERROR"}
-            within(CONNECT, partial(self.ray.init, address=self.address, **options))
+            run_within(CONNECT, partial(self.ray.init, address=self.address, **options))
         except TimeoutError as error:
             raise InputError(
-                f"what answers at {self._where()} is no Ray cluster, or a stuck one: it did not "
+                f"what answers at {address} is no Ray cluster, or a stuck one: it did not "
                 f"let us in within {CONNECT:.0f} s; {remedy}"
             ) from error
         except (ConnectionError, ValueError, RuntimeError, AssertionError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise InputError(
-                f"no Ray cluster answers at {self._where()} ({reason}); {remedy}"
-            ) from error
+            raise InputError(f"no Ray cluster answers at {address} ({reason}); {remedy}") from error
         return True
 
-    def _where(self) -> str:
-        return repr(self.address or os.environ.get("RAY_ADDRESS"))
-
     def _head_address(self) -> Endpoint | None:
-        """Of the process that knows the whole cluster."""
+        """The address of the process that manages the cluster."""
         if (self.address or "").startswith(CLIENT):
-            return endpoint_of(self.ray, self.address)
+            return find_endpoint(self.ray, self.address)
         with contextlib.suppress(Exception):
             return split_address(self.ray.get_runtime_context().gcs_address)
         return None
 
     def _check_needs(self) -> None:
-        """A task that fits on no node would wait forever."""
-        wanted = {"CPU": self.needs["num_cpus"], "GPU": self.needs["num_gpus"]}
+        """Refuse a task that fits on no node, because it would wait forever."""
+        needs = {"CPU": self.needs["num_cpus"], "GPU": self.needs["num_gpus"]}
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        if not any(all(node.get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
+        if not any(all(node.get(k, 0) >= v for k, v in needs.items()) for node in nodes):
             raise InputError(
-                f"no node of the cluster has {wanted['CPU']:g} CPUs and {wanted['GPU']:g} GPUs "
+                f"no node of the cluster has {needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs "
                 "for a task; ask for less or add a node"
             )
 
     def _collect(self, reference: Any, head: ClusterHead) -> Any:
-        """The task's outcome; a failure where it was lost more often than it may be."""
+        """The task's outcome; a failure where it was lost more often than ``retries``."""
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            # What a dying cluster says about a task is no result of the task.
-            head.check()
+            head.check()  # the error of a dying cluster is not the task's
             return Failure.of(error)
 
 
-def _attempt(place: tuple[Work[Task, Result], Any], task: Task) -> Result | Failure:
-    """Runs on a worker."""
+def _attempt_remote(place: tuple[Work[Task, Result], Any], task: Task) -> Result | Failure:
     work, shared = place
-    return attempt(work, shared, task, lambda text: None)  # nobody watches a worker
+    return attempt(work, shared, task, lambda text: None)  # progress stays on the worker
 
 
-def _ray(alone: bool) -> ModuleType:
-    """The package; a cluster of this machine ``alone`` keeps its ports to this machine."""
-    if alone and not os.environ.get("RAY_ADDRESS"):
-        # Ray's own switch for taking the loopback address; read when it is first imported.
+def _import_ray(local: bool) -> ModuleType:
+    """The package; the ports of a ``local`` cluster are open to this machine only."""
+    if local and not os.environ.get("RAY_ADDRESS"):
+        # Ray's switch for the loopback address; read when it is first imported.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -339,11 +332,11 @@ def _ray(alone: bool) -> ModuleType:
     return ray
 
 
-# Is somebody there? Ray itself waits for many minutes before it says that nobody is ---------------
+# Connection checks, because Ray itself waits for many minutes before it reports an error ----------
 
 
 def answers(endpoint: Endpoint, seconds: float) -> bool:
-    """Whether something accepts a connection there."""
+    """Whether something accepts a connection within so many seconds."""
     try:
         socket.create_connection(endpoint, timeout=seconds).close()
     except (OSError, ValueError, OverflowError):
@@ -359,49 +352,49 @@ def split_address(address: str) -> Endpoint | None:
     return host.strip("[]"), int(port)
 
 
-def endpoint_of(ray: ModuleType, address: str | None) -> Endpoint | None:
-    """Where a cluster is asked for; None: one is to be started, or nothing is known."""
+def find_endpoint(ray: ModuleType, address: str | None) -> Endpoint | None:
+    """The endpoint of a running cluster; None if one is to be started, or it is unknown."""
     if address is not None and address.startswith(CLIENT):
         return split_address(address.removeprefix(CLIENT).partition("/")[0])
     if address is not None and address not in ("auto", "local"):
         return split_address(address)
     with contextlib.suppress(Exception):
-        # What "auto" stands for: the environment's address, or the last cluster of this machine.
-        found = ray._private.services.canonicalize_bootstrap_address(address)
-        return None if found is None else split_address(found)
+        # "auto" is the environment's address, or the last cluster of this machine.
+        resolved = ray._private.services.canonicalize_bootstrap_address(address)
+        return None if resolved is None else split_address(resolved)
     return split_address(os.environ.get("RAY_ADDRESS", ""))
 
 
-def within(seconds: float, work: Callable[[], Any]) -> None:
-    """Do ``work`` in a thread that nobody waits for; TimeoutError where it takes longer."""
-    done: Future[Any] = Future()
+def run_within(seconds: float, work: Callable[[], Any]) -> None:
+    """Run ``work`` in a daemon thread; TimeoutError where it takes longer."""
+    outcome: Future[Any] = Future()
 
-    def attempt() -> None:
+    def run() -> None:
         try:
-            done.set_result(work())
+            outcome.set_result(work())
         except BaseException as error:
-            done.set_exception(error)
+            outcome.set_exception(error)
 
-    threading.Thread(target=attempt, daemon=True).start()
-    done.result(seconds)
+    threading.Thread(target=run, daemon=True).start()
+    outcome.result(seconds)
 
 
 @dataclass
 class ClusterHead:
-    """The process that holds a cluster together, asked now and then whether it is there."""
+    """The process that manages a cluster, and whether it still answers."""
 
     endpoint: Endpoint | None
-    """None: it cannot be asked, and Ray's own word has to do."""
+    """None: unknown, so that only Ray itself can notice when it is gone."""
     gone: bool = False
     patience: float = GONE
 
     def check(self) -> None:
-        """Return once it answers; raise when it has been silent for too long."""
+        """Return once it answers; raise when it has not answered for ``patience`` seconds."""
         if self.endpoint is None:
             return
-        begun = time.monotonic()
+        start = time.monotonic()
         while not answers(self.endpoint, 2.0):
-            if time.monotonic() - begun > self.patience:
+            if time.monotonic() - start > self.patience:
                 self.gone = True
                 host, port = self.endpoint
                 raise ResourceError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from torch_geometric.data import Data
 from tqdm.auto import tqdm
@@ -27,45 +27,46 @@ from gnn_repair.results.store import (
     Store,
     make_plan,
 )
-from gnn_repair.study.case import Architecture, checked_settings, run_case
+from gnn_repair.study.case import Architecture, check_settings, run_case
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
 
 KEEP = ("all", "first", "none")
 """Splits whose trained models a store keeps."""
+NAMES = "a list of names, or a mapping from names"
 
 
 class Watcher:
-    """Told how a study goes; does nothing unless overridden."""
+    """Callbacks for a study's progress; they do nothing unless overridden."""
 
     def planned(self, plan: Plan) -> None:
-        """What is to be done is known."""
+        """The plan is made."""
 
     def stage(self, case: Case, text: str) -> None:
-        """A case is doing ``text`` now."""
+        """A case entered the stage ``text``."""
 
     def finished(self, case: Case, seconds: float) -> None:
-        """A case was stored; ``seconds`` is the time it took where it ran."""
+        """A case was stored; ``seconds`` is the time that it took where it ran."""
 
     def failed(self, case: Case, failure: Failure) -> None:
         """A case ended with an error, which was recorded."""
 
     def noted(self, text: str) -> None:
-        """Something that a reader should know, once."""
+        """A remark for the reader."""
 
 
 QUIET = 60.0
-"""Seconds without a line after which a long case says where it is."""
+"""Seconds without a line after which the stage of a long case is printed."""
 
 
 class StudyProgress(Watcher):
-    """A bar on a terminal or in a notebook, a line per case elsewhere; on stderr."""
+    """A bar on a terminal or in a notebook, elsewhere a line per case; on stderr."""
 
     def __init__(self, file: TextIO | None = None) -> None:
         self.file = file or sys.stderr
         self.live = self.file.isatty() or "ipykernel" in sys.modules
         self.bar = tqdm(unit="run", file=file, disable=not self.live, smoothing=0)
         self.done = self.total = self.first = 0
-        self.start = self.spoke = time.monotonic()
+        self.start = self.last_line = time.monotonic()
 
     def __enter__(self) -> StudyProgress:
         return self
@@ -74,7 +75,7 @@ class StudyProgress(Watcher):
         self.bar.close()
 
     def planned(self, plan: Plan) -> None:
-        """Say what is left."""
+        """Print what remains to be done."""
         self.total, self.done = plan.total, len(plan.done)
         self.first = self.bar.n = self.bar.initial = self.done
         self.bar.total = self.total
@@ -86,34 +87,33 @@ class StudyProgress(Watcher):
             self.noted(f"{stored}; {cases}{failed if plan.failed else ''}")
 
     def stage(self, case: Case, text: str) -> None:
-        """Part of the bar; as a line only now and then, since stages change often."""
+        """Describe the bar; without one, print a line after a quiet minute."""
         self.bar.set_description(f"{case}: {text}")
-        if not self.live and time.monotonic() - self.spoke > QUIET:
+        if not self.live and time.monotonic() - self.last_line > QUIET:
             self.noted(f"{case}: {text}")
 
     def finished(self, case: Case, seconds: float) -> None:
-        """A step, and a line."""
-        self._advance(
-            case, f": {count_of(len(case.splits), 'split')} in {tqdm.format_interval(seconds)}"
-        )
+        """Advance the bar and print the case's time."""
+        splits = count_of(len(case.splits), "split")
+        self._advance(case, f": {splits} in {tqdm.format_interval(seconds)}")
 
     def failed(self, case: Case, failure: Failure) -> None:
-        """The same."""
+        """Advance the bar and print the case's error."""
         self._advance(case, f" failed: {failure.error}")
 
     def noted(self, text: str) -> None:
-        """A line."""
-        self.spoke = time.monotonic()
+        """Print a line."""
+        self.last_line = time.monotonic()
         tqdm.write(text, file=self.file)
 
     def _advance(self, case: Case, text: str) -> None:
-        """One case further; where no bar shows them, the line has the count and the time left."""
+        """Count a case and print its line; without a bar also the count and the remaining time."""
         self.done += len(case.splits)
         self.bar.update(len(case.splits))
         if not self.live:
             rate = (time.monotonic() - self.start) / max(1, self.done - self.first)
-            left = tqdm.format_interval(rate * (self.total - self.done))
-            text += f" ({self.done} of {count_of(self.total, 'run')}, {left} left)"
+            remaining = tqdm.format_interval(rate * (self.total - self.done))
+            text += f" ({self.done} of {count_of(self.total, 'run')}, {remaining} left)"
         self.noted(f"{case}{text}")
 
 
@@ -154,18 +154,17 @@ def run_study(
             PyG data with masks [N, splits].
         backbones: names of :data:`BACKBONES`, or a mapping from names to backbone classes or
             instances, or to an :class:`~gnn_repair.backbones.OwnNetwork`.
-        splits: which splits.
+        splits: split numbers.
         store: the folder of results.
-        methods: of ``oracle`` and the repairs, those to evaluate; all unless given.
+        methods: ``oracle`` and repairs to evaluate; all unless given.
         protocol: all settings.
-        device: ``"auto"`` takes the GPU when there is one.
+        device: ``"auto"`` uses the GPU when there is one.
         root: folder of the raw datasets.
-        engine: where cases run; this process unless given.
-        stack: most splits trained as one; all unless given.
-        watcher: told how it goes.
-        keep_models: of which splits the store keeps the trained models: ``all``, ``first`` or
-            ``none``.
-        work: what a case does; for tests.
+        engine: where cases run; in this process unless given.
+        stack: most splits trained together; all unless given.
+        watcher: receives the progress.
+        keep_models: splits whose trained models are stored: ``all``, ``first`` or ``none``.
+        work: computes a case; for tests.
     """
     engine = LocalEngine() if engine is None else engine
     watcher = Watcher() if watcher is None else watcher
@@ -173,61 +172,46 @@ def run_study(
     check_type("watcher", watcher, Watcher, "a Watcher")
     if keep_models not in KEEP:
         raise InputError(f"keep_models is {keep_models!r:.60}; choose from {', '.join(KEEP)}")
-    held = Store(store)
-    graphs, models = _axis(datasets, "datasets"), _axis(backbones, "backbones")
+    results, digest = Store(store), protocol.digest
+    graphs, models = (
+        axis if isinstance(axis, Mapping) else as_list(name, axis, NAMES)
+        for name, axis in (("datasets", datasets), ("backbones", backbones))
+    )
     runs = all_runs(graphs, models, check_splits(splits))
-    chosen = sorted({run.split for run in runs})
-    kept = {"all": chosen, "first": chosen[:1], "none": []}[keep_models]
-    plan = make_plan(held, protocol, runs, methods, stack)
+    numbers = sorted({run.split for run in runs})
+    kept_splits = {"all": numbers, "first": numbers[:1], "none": []}[keep_models]
+    plan = make_plan(results, protocol, runs, methods, stack)
     if not plan.cases:
         watcher.planned(plan)
-        return Outcome(protocol.digest, len(plan.done))
+        return Outcome(digest, len(plan.done))
     shared = None
     if work is None:
-        where = (device, root, engine.elsewhere)
-        shared = checked_settings(graphs, models, plan.cases, protocol, *where, frozenset(kept))
+        options = device, root, engine.elsewhere, frozenset(kept_splits)
+        shared = check_settings(graphs, models, plan.cases, protocol, *options)
         work = run_case
-        for name, given in shared.backbones.items():
-            if isinstance(given, OwnNetwork):
+        for name, architecture in shared.backbones.items():
+            if isinstance(architecture, OwnNetwork):
                 watcher.noted(
                     f"{name} is no Backbone, so its splits are trained one after the other, "
                     "not as one"
                 )
     for case in plan.cases:
         for run in case.runs:
-            held.refuse_newer(protocol.digest, run)
-    held.begin(protocol)
+            results.refuse_newer(digest, run)
+    results.begin(protocol)
     watcher.planned(plan)
-    results = engine.map(work, plan.cases, shared, watcher.stage)
-    # Closing it, however this ends, takes back what a cluster has not begun.
-    with closing(results):
-        stored, failures = _collect(results, held, protocol.digest, watcher)
-    return Outcome(protocol.digest, len(plan.done), stored, failures)
-
-
-def _axis(axis: Any, name: str) -> Any:
-    """A mapping or a list of names."""
-    wanted = "a list of names, or a mapping from names"
-    return axis if isinstance(axis, Mapping) else as_list(name, axis, wanted)
-
-
-def _collect(
-    results: Iterable[tuple[Case, list[RunRecord] | Failure]],
-    store: Store,
-    digest: str,
-    watcher: Watcher,
-) -> tuple[int, dict[str, str]]:
-    """Store results and failures as they come; how many runs, and the errors by case."""
     stored, failures = 0, {}
-    for case, result in results:
-        if isinstance(result, Failure):
-            for run in case.runs:
-                store.put_failure(digest, run, result.error, result.traceback)
-            failures[str(case)] = result.error
-            watcher.failed(case, result)
-            continue
-        for record in result:
-            store.put(record)
-        stored += len(result)
-        watcher.finished(case, sum(record.seconds.get("total", 0.0) for record in result))
-    return stored, failures
+    # Closing the generator, however this ends, cancels what a cluster has not begun.
+    with closing(engine.map(work, plan.cases, shared, watcher.stage)) as outcomes:
+        for case, outcome in outcomes:
+            if isinstance(outcome, Failure):
+                for run in case.runs:
+                    results.put_failure(digest, run, outcome.error, outcome.traceback)
+                failures[str(case)] = outcome.error
+                watcher.failed(case, outcome)
+                continue
+            for record in outcome:
+                results.put(record)
+            stored += len(outcome)
+            watcher.finished(case, sum(record.seconds.get("total", 0.0) for record in outcome))
+    return Outcome(digest, len(plan.done), stored, failures)

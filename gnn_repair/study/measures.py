@@ -1,6 +1,6 @@
-"""What a record holds beside accuracies: the oracle's answers, the use made of them, the ladder.
+"""What a record holds beside accuracies: oracle statistics, use of evidence, ladder scores.
 
-A record holds counts, so that shares can be formed over any set of runs; tables form them
+A record holds counts, from which tables form shares over any set of runs
 (:mod:`gnn_repair.results.averages`). Earlier records lack some of them.
 """
 
@@ -45,63 +45,63 @@ Flags = NDArray[np.bool_]
 
 
 class OracleFindings(NamedTuple):
-    """What the oracle says of a case."""
+    """The oracle's answers for a case."""
 
     summaries: list[dict[str, Any] | None]
-    """One per member; None where it was not asked."""
+    """One per member; None where the oracle was not run."""
     reachable_errors: Tensor | None
-    """[S, N] bool: the frozen model is wrong, and proved that a reweighting is right."""
+    """[S, N] bool: errors of the frozen model that a reweighting provably corrects."""
 
 
 def summarise_oracle(
     exposure: Exposure, y: Tensor, parts: Mapping[str, Tensor], settings: OracleProtocol
 ) -> OracleFindings:
     """Solve the true class of every node in the masks [N, S] of ``val`` and ``test``."""
-    headed = exposure.head is not None
-    asked = (parts["val"] | parts["test"]).to(exposure.recipients.device)
-    solution = solve(exposure, y, asked)
-    mistakes = exposure.frozen_logits.argmax(2).cpu() != y.cpu()
-    wrong = mistakes.numpy()[solution.member, solution.node]
+    has_head = exposure.head is not None
+    nodes = (parts["val"] | parts["test"]).to(exposure.recipients.device)
+    solution = solve(exposure, y, nodes)
+    errors = exposure.frozen_logits.argmax(2).cpu() != y.cpu()
+    wrong = errors.numpy()[solution.member, solution.node]
     verdict = solution.verdict_at(settings.reachable_above)
     active = solution.active_above(settings.active_above)
     chances: list[Numbers] = [{}] * exposure.num_members
-    if settings.reachable_above == REACHABLE:  # chance counts wins above this alone
-        chances = chance_figures(exposure, y, mistakes.t() & parts["test"].cpu())
+    if settings.reachable_above == REACHABLE:  # the only threshold for which chance is computed
+        chances = estimate_chance(exposure, y, errors.t() & parts["test"].cpu())
     summaries: list[dict[str, Any] | None] = []
     for member, chance in enumerate(chances):
-        own = solution.member == member
+        rows = solution.member == member
         summary: dict[str, Any] = {}
         for part in ("val", "test"):
-            chosen = own & parts[part][:, member].cpu().numpy()[solution.node]
-            summary[part] = _figures(verdict[chosen], wrong[chosen], active[chosen], headed)
+            part_rows = rows & parts[part][:, member].cpu().numpy()[solution.node]
+            answers = verdict[part_rows], wrong[part_rows], active[part_rows]
+            summary[part] = _count_answers(*answers, has_head)
         summary["test"] |= chance
-        codes = solution.status[own]
+        codes = solution.status[rows]
         summary["status"] = {
             name: int((codes == code).sum()) for code, name in STATUS.items() if code in codes
         }
-        if not headed:
-            summary["largest_gap"] = float(np.nanmax(solution.gap[own], initial=0.0))
+        if not has_head:
+            summary["largest_gap"] = float(np.nanmax(solution.gap[rows], initial=0.0))
         summaries.append(summary)
-    found = torch.zeros(mistakes.shape, dtype=torch.bool)
-    found[solution.member, solution.node] = torch.from_numpy((verdict == CAN) & wrong)
-    return OracleFindings(summaries, found)
+    reachable_errors = torch.zeros(errors.shape, dtype=torch.bool)
+    reachable_errors[solution.member, solution.node] = torch.from_numpy((verdict == CAN) & wrong)
+    return OracleFindings(summaries, reachable_errors)
 
 
-def chance_figures(exposure: Exposure, y: Tensor, errors: Tensor) -> list[Numbers]:
-    """Of errors [N, S]: how often another class could win there, and how many classes could.
+def estimate_chance(exposure: Exposure, y: Tensor, errors: Tensor) -> list[Numbers]:
+    """At errors [N, S], how often another class could win, and how many classes could.
 
-    One table a member; ``_possible`` is what is not excluded, where that is more.
+    One table per member; ``_possible`` is the upper bound, where that is larger.
     """
     if not bool(errors.any()):
         return [{} for _ in range(exposure.num_members)]
-    found = reach(exposure, y, errors.to(exposure.recipients.device))
-    assert isinstance(found, Reach)  # of classes
+    result = reach(exposure, y, errors.to(exposure.recipients.device))
+    assert isinstance(result, Reach)  # of classes
     tables = []
-    for member, figures in enumerate(found.members):
-        own = found.classes.member == member
-        counts = found.classes.count[own]
+    for member, rates in enumerate(result.members):
+        counts = result.classes.count[result.classes.member == member]
         table: Numbers = {"reachable_classes": float(counts.mean()) if len(counts) else None}
-        for name, mean in (("chance_reach", figures.chance), ("excess", figures.excess)):
+        for name, mean in (("chance_reach", rates.chance), ("excess", rates.excess)):
             table[name] = None if np.isnan(mean.low) else mean.low
             if mean.high > mean.low:
                 table[f"{name}_possible"] = mean.high
@@ -109,23 +109,22 @@ def chance_figures(exposure: Exposure, y: Tensor, errors: Tensor) -> list[Number
     return tables
 
 
-def _figures(verdict: NDArray[Any], wrong: Flags, active: Integers, headed: bool) -> Numbers:
-    """Counts and shares as a record holds them; a share of nothing is None.
+def _count_answers(verdict: NDArray[Any], wrong: Flags, active: Integers, head: bool) -> Numbers:
+    """Counts and shares as a record holds them; a share of no nodes is None.
 
-    Shares are of decided nodes. Behind a nonlinear head, where many are undecided, they are of all
-    nodes: what is proved, and as ``_possible`` what is not excluded.
+    Shares are of decided nodes. With a nonlinear ``head``, where many are undecided, they are of
+    all nodes: the proved share and, as ``_possible``, the share that is not excluded.
     """
     proved, undecided = verdict == CAN, verdict == UNDECIDED
-    counted = np.ones_like(proved) if headed else ~undecided
-    found = count_reach(proved, wrong, active, counted)
+    total = count_reach(proved, wrong, active, np.ones_like(proved) if head else ~undecided)
     names = ("nodes", "reachable", "errors", "reachable_errors")
-    counts = {name: getattr(found, name) for name in names} | {"undecided": int(undecided.sum())}
+    counts = {name: getattr(total, name) for name in names} | {"undecided": int(undecided.sum())}
     ratios = {
-        "true_class_reach": (found.reachable, found.nodes),
-        "error_reach": (found.reachable_errors, found.errors),
-        "support": (found.active, found.reachable),
+        "true_class_reach": (total.reachable, total.nodes),
+        "error_reach": (total.reachable_errors, total.errors),
+        "support": (total.active, total.reachable),
     }
-    if headed:
+    if head:
         possible = proved | undecided
         counts["possible"] = int(possible.sum())
         counts["possible_errors"] = int((possible & wrong).sum())
@@ -136,80 +135,81 @@ def _figures(verdict: NDArray[Any], wrong: Flags, active: Integers, headed: bool
     return {**counts, **{name: a / b if b else None for name, (a, b) in ratios.items()}}
 
 
-# Which shifts of the logits a reweighting could have made: q ∈ D_v, by our own solver ------------
+# Which shifts of the logits a reweighting can make: q ∈ D_v, decided by the oracle's solver -------
 #
 # D_v = {P(z_v(λ) − z⁰_v) : λ ∈ Δ_v}. With centred contributions P ℓ and goal = P(z⁰ − β + q), the
 # distance of q to D_v is
 #
 #     min_λ max_j |Σ_a λ_a (P ℓ_a)_j − goal_j| = −max_λ min_{j,±} ±(goal_j − Σ_a λ_a (P ℓ_a)_j),
 #
-# which is the oracle's own linear program for a class of zeros among 2C rivals, ±P ℓ. So the same
-# solver answers, and the same bound proves: a shift is inside when its λ comes near enough, outside
-# when the bound says that none does, and otherwise undecided.
+# which is the oracle's linear program for a class of zeros among 2C rivals, ±P ℓ. The same solver
+# and bound apply: a shift is inside when some λ comes near enough, outside when the bound excludes
+# every λ, and otherwise undecided.
 
 
 class Displacements(NamedTuple):
-    """Where shifts lie, [L] each; one that is neither inside nor outside is undecided."""
+    """Where L shifts lie, [L] each; one that is neither inside nor outside is undecided."""
 
     member: Integers
     inside: Flags
-    """A reweighting makes this shift."""
+    """Some reweighting makes this shift."""
     outside: Flags
-    """Proved that none does."""
+    """Proved: no reweighting makes it."""
 
 
 def solve_displacements(exposure: Exposure, shift: Tensor, nodes: Tensor) -> Displacements:
-    """Decide of shifts q_v whether they lie in D_v, up to rounding relative to max(1, |q|, |m ℓ|).
+    """Decide whether shifts q_v lie in D_v, up to rounding relative to max(1, |q|, |m ℓ|).
 
-    Of an exposure without a nonlinear head, shifts [S, n, C], finite, of which a common offset of a
-    node's classes does not matter, and the nodes asked about, [N, S] bool.
+    The exposure has no nonlinear head; shifts [S, n, C] are finite, and a common offset of a node's
+    classes does not matter; ``nodes`` [N, S] bool selects the shifts.
     """
     goal = shift.detach().double().cpu().numpy()
     member, position = select_recipients(exposure, nodes)
     tables = Tables.from_exposure(exposure)
-    asked = Problems(member, position, np.zeros(len(member), np.int64))
+    lps = Problems(member, position, np.zeros(len(member), np.int64))
     frozen = exposure.frozen_logits.detach().cpu().numpy()
-    solved = solve_with_second_attempts(_two_sided(tables, frozen, goal), asked, None)
-    allowed = REALIZABLE * _sizes(tables, goal, member, position)
-    known = solved.status != FAILED  # an answer that nobody could certify says nothing
-    inside = known & (np.maximum(-solved.margin, 0.0) <= allowed)
-    return Displacements(member, inside, known & (np.maximum(-solved.bound, 0.0) > allowed))
+    answers = solve_with_second_attempts(_make_tables(tables, frozen, goal), lps, None)
+    allowed = REALIZABLE * _measure_shifts(tables, goal, member, position)
+    certified = answers.status != FAILED
+    inside = certified & (np.maximum(-answers.margin, 0.0) <= allowed)
+    outside = certified & (np.maximum(-answers.bound, 0.0) > allowed)
+    return Displacements(member, inside, outside)
 
 
-def _two_sided(tables: Tables, frozen: Floats, shift: Floats) -> Tables:
-    """The oracle's tables with classes 0, +P ℓ and −P ℓ; the fixed logits hold the goals, which
-    z⁰ [S, N, C] and q [S, n, C] give."""
-    columns = _centred(tables.contributions)
+def _make_tables(tables: Tables, frozen: Floats, shift: Floats) -> Tables:
+    """The oracle's tables with classes 0, +P ℓ and −P ℓ; the goals, computed from z⁰ [S, N, C] and
+    q [S, n, C], are the fixed logits."""
+    columns = _centre(tables.contributions)
     goal = np.zeros_like(tables.fixed_logits)
-    goal[:, tables.nodes] = _centred((frozen - tables.fixed_logits)[:, tables.nodes] + shift)
-    return replace(tables, contributions=_mirrored(columns), fixed_logits=_mirrored(-goal))
+    goal[:, tables.nodes] = _centre((frozen - tables.fixed_logits)[:, tables.nodes] + shift)
+    return replace(tables, contributions=_mirror(columns), fixed_logits=_mirror(-goal))
 
 
-def _mirrored(values: Floats) -> Floats:
+def _mirror(values: Floats) -> Floats:
     """[…, C] as [0, v, −v], […, 2C + 1]."""
     return np.concatenate([np.zeros_like(values[..., :1]), values, -values], axis=-1)
 
 
-def _centred(values: Floats) -> Floats:
+def _centre(values: Floats) -> Floats:
     centred: Floats = values - values.mean(axis=-1, keepdims=True)
     return centred
 
 
-def _sizes(tables: Tables, shift: Floats, member: Integers, position: Integers) -> Floats:
+def _measure_shifts(tables: Tables, shift: Floats, member: Integers, position: Integers) -> Floats:
     """[L]: max(1, |q|, |m ℓ|) of each shift, ℓ centred."""
-    largest = np.abs(_centred(tables.contributions)).max(axis=2, initial=0.0)
+    largest = np.abs(_centre(tables.contributions)).max(axis=2, initial=0.0)
     ends = tables.segments[:: tables.num_groups]
-    out: Floats = np.maximum(1.0, np.abs(shift[member, position]).max(axis=1, initial=0.0))
+    sizes: Floats = np.maximum(1.0, np.abs(shift[member, position]).max(axis=1, initial=0.0))
     for s in np.unique(member):
-        own = member == s
+        rows = member == s
         by_node = tables.mass[min(int(s), len(tables.mass) - 1)].max(axis=1, initial=0.0)
         by_node[ends[:-1] == ends[1:]] = 0.0
-        some = np.flatnonzero(np.diff(ends) > 0)
-        if len(some):
-            # Recipients without terms begin where the next one does, so leaving them out is enough.
-            by_node[some] *= np.maximum.reduceat(largest[s][tables.rows], ends[some])
-        out[own] = np.maximum(out[own], by_node[position[own]])
-    return out
+        nonempty = np.flatnonzero(np.diff(ends) > 0)
+        if len(nonempty):
+            # reduceat cuts at the starts of nonempty segments; empty ones lie between two of them.
+            by_node[nonempty] *= np.maximum.reduceat(largest[s][tables.rows], ends[nonempty])
+        sizes[rows] = np.maximum(sizes[rows], by_node[position[rows]])
+    return sizes
 
 
 # The use of evidence ------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def errors_fixed(
 ) -> list[Numbers]:
     """How many of the frozen model's reachable errors on test nodes a method predicts right.
 
-    ``predicted`` are classes [S, N]; ``reachable_errors`` [S, N], None: the oracle was not asked.
+    ``predicted`` are classes [S, N]; ``reachable_errors`` [S, N] is None without the oracle.
     """
     if reachable_errors is None:
         return [{} for _ in predicted]
@@ -230,33 +230,29 @@ def errors_fixed(
 
 
 def shifts_inside(fitted: FittedRepair[Any], exposure: Exposure, test: Tensor) -> list[Numbers]:
-    """How many of a translation's shifts of test nodes lie in D_v; nothing for other methods.
+    """How many of a translation's shifts of test nodes lie in D_v; empty for other methods.
 
-    A member that kept the frozen rule (epoch 0) has learned no shift, and one that has no test
-    node has none to ask about.
+    Members that kept the frozen model (epoch 0) have learned no shift.
     """
-    members = range(fitted.num_members)
-    # Behind a head what reweighting adds to logits is no polytope D_v, so nothing is asked.
+    counts: list[Numbers] = [{} for _ in range(fitted.num_members)]
+    # With a nonlinear head the reachable shifts of the logits are no polytope D_v.
     if not isinstance(fitted, FittedTranslation) or exposure.head is not None:
-        return [{} for _ in members]
+        return counts
     learned, shift = fitted.best_epoch.cpu() > 0, fitted.shift(exposure).cpu()
-    asked = test.cpu() & learned.unsqueeze(0)
-    # Of a node whose shift overflowed nothing can be asked; the others still count.
-    asked[exposure.recipients.cpu()] &= shift.isfinite().all(2).t()
-    if not bool(asked.any()):
-        return [{} for _ in members]
-    found = solve_displacements(exposure, shift.nan_to_num(), asked)
-    return [
-        {
-            "shifts": int(own.sum()),
-            "shifts_inside": int((own & found.inside).sum()),
-            "shifts_undecided": int((own & ~found.inside & ~found.outside).sum()),
+    nodes = test.cpu() & learned.unsqueeze(0)
+    nodes[exposure.recipients.cpu()] &= shift.isfinite().all(2).t()  # without overflowed shifts
+    if not bool(nodes.any()):
+        return counts
+    result = solve_displacements(exposure, shift.nan_to_num(), nodes)
+    undecided = ~result.inside & ~result.outside
+    for member in learned.nonzero().view(-1).tolist():
+        rows = result.member == member
+        counts[member] = {
+            "shifts": int(rows.sum()),
+            "shifts_inside": int((rows & result.inside).sum()),
+            "shifts_undecided": int((rows & undecided).sum()),
         }
-        if bool(learned[member])
-        else {}
-        for member in members
-        for own in [found.member == member]
-    ]
+    return counts
 
 
 # Rungs, single models, calibration ----------------------------------------------------------------
@@ -265,73 +261,70 @@ def shifts_inside(fitted: FittedRepair[Any], exposure: Exposure, test: Tensor) -
 def further_scores(
     fitted: FittedRepair[Any], exposure: Exposure, y: Tensor, test: Tensor
 ) -> list[Numbers]:
-    """One table a member; empty for most methods."""
+    """Scores of the ladder and of single retrained models; one table per member."""
     members = range(fitted.num_members)
     y, masks = y.to(exposure.recipients.device), test.t().to(exposure.recipients.device)
     if isinstance(fitted, FittedLadder):
-        return [_of_ladder(fitted, exposure, y, masks, member) for member in members]
+        return [_score_ladder(fitted, exposure, y, masks[s], s) for s in members]
     if isinstance(fitted, KeptPrediction) and fitted.single is not None:
-        said = fitted.single.to(y.device)
-        return [{"test single": _share((said[s] == y)[..., masks[s]])} for s in members]
+        right = fitted.single.to(y.device) == y
+        return [{"test single": _mean(right[s][..., masks[s]])} for s in members]
     return [{} for _ in members]
 
 
-def _of_ladder(
-    fitted: FittedLadder, exposure: Exposure, y: Tensor, masks: Tensor, member: int
+def _score_ladder(
+    fitted: FittedLadder, exposure: Exposure, y: Tensor, mask: Tensor, member: int
 ) -> Numbers:
-    chosen = masks[member][exposure.recipients]
-    labels = y[exposure.recipients][chosen]
-    each = {name: told[member][chosen] for name, told in fitted.rung_log_probs(exposure).items()}
+    """Every candidate's scores on held-out and on test nodes (``mask`` [N]), and calibration."""
+    rows = mask[exposure.recipients]
+    labels = y[exposure.recipients][rows]
+    candidates = {name: p[member][rows] for name, p in fitted.rung_log_probs(exposure).items()}
     numbers: Numbers = {}
-    for place, (name, told) in enumerate(each.items()):
+    for i, (name, log_probs) in enumerate(candidates.items()):
         numbers[f"out-of-fold {name}"] = float(fitted.out_of_fold[name][member])
-        numbers[f"test {name}"] = _share(told.argmax(1) == labels)
-        numbers[f"weight {name}"] = float(fitted.weights[member, place])
+        numbers[f"test {name}"] = _mean(log_probs.argmax(1) == labels)
+        numbers[f"weight {name}"] = float(fitted.weights[member, i])
         numbers[f"chosen {name}"] = fitted.chosen[member] == name
-    # A combination of other candidates (which declares nothing) reads all that they do.
-    alone = [
+    # A combination of other candidates declares no blocks and reads all that they do.
+    dissimilar = [
         i
-        for i, name in enumerate(each)
+        for i, name in enumerate(candidates)
         if name == FROZEN or "similar" not in (RUNGS[name].blocks or BLOCKS)
     ]
-    weights = fitted.weights[member, alone]
+    weights = fitted.weights[member, dissimilar]
     if float(weights.sum()) > 0:
-        rest = mix(torch.stack(list(each.values()))[alone], weights / weights.sum())
-        numbers["test without similar"] = _share(rest.argmax(1) == labels)
-    if "smoothed" in each:
+        stacked = torch.stack(list(candidates.values()))[dissimilar]
+        mixture = mix(stacked, weights / weights.sum())
+        numbers["test without similar"] = _mean(mixture.argmax(1) == labels)
+    if "smoothed" in candidates:
         gain = fitted.member(member).findings().of("smoothed").gain / 100
         numbers["out-of-fold together"] = numbers["out-of-fold smoothed"] - gain
     numbers["nested weighted"] = float(fitted.nested[member])
     numbers["refitted"] = bool(fitted.refitted[member])
     validation = fitted.constants["labels"][member]
-    numbers |= _by_class(fitted, member, validation)
+    # Validation nodes per class, and each rung's held-out gain over Frozen on them.
+    right = fitted.right_out_of_fold()[0][member]
+    for label in range(fitted.num_classes):
+        hits = right[:, validation == label].double()
+        numbers[f"nodes of class {label}"] = hits.shape[1]
+        for name, gains in zip(fitted.candidates[1:], hits[1:] - hits[0], strict=True):
+            numbers[f"out-of-fold gain {name} class {label}"] = _mean(gains)
     if labels.numel():
-        judged = validation >= 0
-        told = fitted.constants["out_of_fold"][member, 0][judged]
-        # τ of the frozen prediction on validation nodes: what temperature scaling would take.
-        scaled = each[FROZEN] / float(temperature(told, validation[judged]))
-        together = fitted.member_logits(exposure)[member][chosen].log_softmax(1)
-        numbers["calibration error"] = calibration_error(together, labels)
-        numbers["calibration error frozen"] = calibration_error(each[FROZEN], labels)
-        error = calibration_error(scaled.log_softmax(1), labels)
-        numbers["calibration error frozen scaled"] = error
+        known = validation >= 0
+        log_probs = fitted.constants["out_of_fold"][member, 0][known]
+        # Temperature scaling of the frozen prediction, learned on validation nodes.
+        scaled = candidates[FROZEN] / float(temperature(log_probs, validation[known]))
+        predictions = {
+            "": fitted.member_logits(exposure)[member][rows].log_softmax(1),
+            " frozen": candidates[FROZEN],
+            " frozen scaled": scaled.log_softmax(1),
+        }
+        for name, log_probs in predictions.items():
+            numbers[f"calibration error{name}"] = calibration_error(log_probs, labels)
     numbers["temperature"] = float(fitted.temperature[member])
     return numbers
 
 
-def _by_class(fitted: FittedLadder, member: int, labels: Tensor) -> Numbers:
-    """Validation nodes per class, and each rung's held-out gain over Frozen on them."""
-    right, _ = fitted.right_out_of_fold()
-    numbers: Numbers = {}
-    for label in range(fitted.num_classes):
-        own = right[member][:, labels == label].double()
-        numbers[f"nodes of class {label}"] = own.shape[1]
-        for name, hits in zip(fitted.candidates[1:], own[1:], strict=True):
-            key = f"out-of-fold gain {name} class {label}"
-            numbers[key] = float((hits - own[0]).mean()) if hits.numel() else None
-    return numbers
-
-
-def _share(right: Tensor) -> float | None:
-    """The mean; None where there are none."""
-    return float(right.double().mean()) if right.numel() else None
+def _mean(values: Tensor) -> float | None:
+    """None where there are no values."""
+    return float(values.double().mean()) if values.numel() else None

@@ -1,4 +1,4 @@
-"""The oracle, or a fitted repair, over a large graph: ranges of recipients, each a task."""
+"""The oracle, or a fitted repair, on a large graph: one task per range of recipients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gnn_repair.repair.base import FittedRepair
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell, Work
 
 RANGE = 1 << 16
-"""Recipients that are worked out together wherever that happens: products of other sizes round
-otherwise, so ranges do not depend on how many tasks there are."""
+"""Recipients per matrix product: other sizes round differently, so it does not depend on the number
+of tasks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +31,15 @@ class Shard:
     """A range of recipients with their terms: one task."""
 
     exposure: Exposure
-    """With k nodes and the table rows that its terms point at, numbered anew."""
+    """Of k nodes and the table rows that the terms refer to, renumbered."""
     first: int
-    """Position of its first recipient in the whole exposure."""
+    """Position of its first recipient in the full exposure."""
     first_term: int = 0
-    """Its first term there; this and the following are read by the oracle alone."""
-    places: Any = None
-    """[k]: the whole exposure's node behind each of its own."""
+    """Its first term there; only the oracle reads this and the following fields."""
+    full_nodes: Any = None
+    """[k]: each node's number in the full exposure."""
     nodes: Any = None
-    """[k, S] bool: which of them are asked for."""
+    """[k, S] bool: the nodes to solve."""
 
 
 def solve_oracle_sharded(
@@ -51,29 +51,28 @@ def solve_oracle_sharded(
     engine: Engine | None = None,
     threads: int | None = None,
 ) -> Solution:
-    """:func:`solve`, one task per range of recipients; the answer is the same.
+    """:func:`solve` with one task per range of recipients; the answer is the same.
 
     Args:
         exposure: the frozen model's final aggregation.
         target: [N] classes, or ``"all"``.
         nodes: a mask [N] or [N, S], or node numbers; all recipients unless given.
-        shards: how many ranges, alike in terms.
-        engine: where they are solved; this process unless given.
-        threads: of every task; all cores unless given.
+        shards: number of ranges, with about the same number of terms.
+        engine: where they are solved; in this process unless given.
+        threads: threads per task; all cores unless given.
     """
     _check(exposure, engine, shards=shards, threads=1 if threads is None else threads)
-    asked = pose_problems(exposure, target, nodes)
+    lps = pose_problems(exposure, target, nodes)
     mask = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
-    mask[exposure.recipients.cpu()[asked.position], asked.member] = True
+    mask[exposure.recipients.cpu()[lps.position], lps.member] = True
     tasks = make_shards(exposure, mask, shards)
     if not tasks:
         return solve(exposure, target, nodes, threads=threads)
-    place = target.cpu() if isinstance(target, Tensor) else target
-    names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
-    parts = _mapped(engine, "oracle", _solve_shard, tasks, (place, threads))
-    whole = Solution.concatenate(parts)
-    ordered = whole.taken(np.lexsort((whole.target, whole.recipient, whole.member)))
-    return replace(ordered, skipped=asked.skipped, n_id=names)
+    shared = (target.cpu() if isinstance(target, Tensor) else target), threads
+    solution = Solution.concatenate(_run_tasks(engine, "oracle", _solve_shard, tasks, shared))
+    order = np.lexsort((solution.target, solution.recipient, solution.member))
+    n_id = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
+    return replace(solution.taken(order), skipped=lps.skipped, n_id=n_id)
 
 
 def _check(exposure: Any, engine: Any, **numbers: Any) -> None:
@@ -83,14 +82,14 @@ def _check(exposure: Any, engine: Any, **numbers: Any) -> None:
         check_whole("sharding", name, value, 1)
 
 
-def _mapped(
-    engine: Engine | None, what: str, work: Work[Any, Any], tasks: Sequence[Any], shared: Any
+def _run_tasks(
+    engine: Engine | None, title: str, work: Work[Any, Any], tasks: Sequence[Any], shared: Any
 ) -> list[Any]:
     """The results of all tasks, in the order of their first recipients."""
     results: dict[int, Any] = {}
     for task, result in (engine or LocalEngine()).map(work, tasks, shared):
         if isinstance(result, Failure):
-            raise GnnRepairError(f"a shard of the {what} failed: {result.error}")
+            raise GnnRepairError(f"a shard of the {title} failed: {result.error}")
         results[task.first] = result
     return [results[first] for first in sorted(results)]
 
@@ -98,36 +97,36 @@ def _mapped(
 def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     """Contiguous ranges of recipients with about the same number of terms; empty ones left out."""
     ends = exposure.segments[:: exposure.num_groups].cpu()
-    # A recipient counts as one more term, so that recipients without terms spread as well.
+    # A recipient counts as one more term, so that recipients without terms are spread as well.
     load = ends + torch.arange(len(ends))
     marks = torch.arange(1, shards) * load[-1] // shards
     cuts = [0, *torch.searchsorted(load, marks).tolist(), exposure.num_recipients]
-    # Without the states behind the contributions, on the CPU.
+    # On the CPU, without the states from which the contributions were computed.
     state, messages = exposure.state[..., :0], exposure.messages[..., :0]
     slim = replace(exposure, state=state, messages=messages, embedding=None)
     slim = slim if slim.recipients.device.type == "cpu" else slim.to("cpu")
-    parts: list[Shard] = []
+    tasks: list[Shard] = []
     for first, last in pairwise(cuts):
         if bool(mask[slim.recipients[first:last]].any()):
-            part, places, _ = focus(slim, torch.arange(first, last))
-            asked = torch.zeros(len(places), mask.shape[1], dtype=torch.bool)
-            asked[part.recipients] = mask[places][part.recipients]
-            parts.append(Shard(part, first, int(ends[first]), places, asked))
-    return parts
+            part, full_nodes, _ = focus(slim, torch.arange(first, last))
+            nodes = torch.zeros(len(full_nodes), mask.shape[1], dtype=torch.bool)
+            nodes[part.recipients] = mask[full_nodes][part.recipients]
+            tasks.append(Shard(part, first, int(ends[first]), full_nodes, nodes))
+    return tasks
 
 
 def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) -> Solution:
-    """One task: solve and express the answer in the whole exposure's positions and terms."""
+    """Solve one shard; the answer has the full exposure's positions and terms."""
     target, threads = shared
-    own = target[shard.places] if isinstance(target, Tensor) else target
-    solution = solve(shard.exposure, own, shard.nodes, threads=threads)
-    places = shard.places.numpy()
+    target = target[shard.full_nodes] if isinstance(target, Tensor) else target
+    solution = solve(shard.exposure, target, shard.nodes, threads=threads)
+    full_nodes = shard.full_nodes.numpy()
     return replace(
         solution,
         recipient=solution.recipient + shard.first,
         terms=solution.terms + shard.first_term,
-        node=places[solution.node],
-        sources=np.where(solution.sources < 0, -1, places[solution.sources]),
+        node=full_nodes[solution.node],
+        sources=np.where(solution.sources < 0, -1, full_nodes[solution.sources]),
         n_id=None,
     )
 
@@ -144,18 +143,18 @@ def repaired_logits_sharded(
     threads: int = 1,
     size: int = RANGE,
 ) -> Tensor:
-    """``fitted.member_logits(exposure)``, worked out range by range: [S, n, C] float64 on the CPU.
+    """``fitted.member_logits(exposure)``, computed range by range: [S, n, C] float64 on the CPU.
 
-    The same bits come out for any number of shards, on one machine or on many, and those of
+    The result is bitwise the same for any number of shards and machines, and equal to
     ``fitted.logits`` up to rounding.
 
     Args:
         fitted: a repair that looks at recipients one by one.
         exposure: the frozen model's final aggregation.
-        shards: how many tasks, of about the same number of ranges.
-        engine: where they run; this process unless given.
-        threads: of every task; other numbers of threads may round otherwise.
-        size: recipients in a range.
+        shards: number of tasks, with about the same number of ranges.
+        engine: where they run; in this process unless given.
+        threads: threads per task; another number may round differently.
+        size: recipients per range.
     """
     if not isinstance(fitted, FittedRepair) or not fitted.one_by_one:
         raise InputError(
@@ -164,23 +163,23 @@ def repaired_logits_sharded(
         )
     _check(exposure, engine, shards=shards, threads=threads, size=size)
     ranges = -(-exposure.num_recipients // size)
-    each = -(-ranges // min(shards, max(1, ranges))) * size
-    place = exposure.to("cpu")
+    shard_size = -(-ranges // min(shards, max(1, ranges))) * size
+    exposure = exposure.to("cpu")
     tasks = [
-        Shard(focus(place, positions).exposure, int(positions[0]))
-        for positions in torch.arange(exposure.num_recipients).split(each)
+        Shard(focus(exposure, positions).exposure, int(positions[0]))
+        for positions in torch.arange(exposure.num_recipients).split(shard_size)
     ]
-    parts = _mapped(engine, "repair", _work, tasks, (fitted, threads, size))
+    parts = _run_tasks(engine, "repair", _repair_shard, tasks, (fitted, threads, size))
     return torch.cat(parts, dim=1)
 
 
-def _work(shared: tuple[FittedRepair[Any], int, int], task: Shard, tell: Tell) -> Tensor:
+def _repair_shard(shared: tuple[FittedRepair[Any], int, int], shard: Shard, tell: Tell) -> Tensor:
     fitted, threads, size = shared
-    parts = torch.arange(task.exposure.num_recipients).split(size)
+    ranges = torch.arange(shard.exposure.num_recipients).split(size)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        logits = [fitted.member_logits(focus(task.exposure, part).exposure) for part in parts]
-        return torch.cat(logits, dim=1)
+        parts = [fitted.member_logits(focus(shard.exposure, r).exposure) for r in ranges]
+        return torch.cat(parts, dim=1)
     finally:
         torch.set_num_threads(before)

@@ -209,7 +209,7 @@ def test_a_run_that_comes_out_differently_says_so(runs, tmp_path):
         record.frozen["test"] = 0.125
         copy.put(record)
     run = rerun("builtin", "gcn", 0, source=copy, protocol=SMALL, methods=[], device="cpu")
-    assert not run.kept
+    assert not run.stored_models
     said = run.provenance()
     assert "made again for this page, where the frozen model is right about" in said
     assert "(stored 12.5 %): the nodes are of this model" in said

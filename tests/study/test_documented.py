@@ -14,7 +14,7 @@ from gnn_repair.methods import NOTHING, RUNGS
 from gnn_repair.published import published_numbers
 from gnn_repair.results.averages import Figure, Sheet, Table, without_published, without_spread
 from gnn_repair.results.protocol import digest_of
-from gnn_repair.results.records import chosen_methods
+from gnn_repair.results.records import check_methods
 from gnn_repair.results.rendering import escape, facts, latex
 from gnn_repair.results.store import PackedResults, current_methods, pack
 from gnn_repair.study import INDEPENDENT, PAPER, RENDERERS, Store, make_tables, run_study
@@ -212,7 +212,7 @@ def test_all_of_it_is_there_and_current(held):
     assert len(records) == 640
     assert len({(r.dataset, r.backbone) for r in records}) == 64
     for record in records:
-        assert set(current_methods(record, INDEPENDENT)) == set(chosen_methods())
+        assert set(current_methods(record, INDEPENDENT)) == set(check_methods())
 
 
 @in_a_checkout

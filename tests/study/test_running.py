@@ -32,7 +32,7 @@ from gnn_repair.repair.folds import build_repair
 from gnn_repair.repair.ladder.rungs import calibration_error
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
-from gnn_repair.results.records import chosen_methods
+from gnn_repair.results.records import check_methods
 from gnn_repair.study import PAPER, Case, Store, make_tables, override, run_study
 from gnn_repair.study.case import Settings, run_case
 from gnn_repair.study.measures import (
@@ -59,7 +59,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def records(data):
-    case = Case("mine", "gcn", (0, 2), chosen_methods(("oracle", *METHODS)))
+    case = Case("mine", "gcn", (0, 2), check_methods(("oracle", *METHODS)))
     stages: list[str] = []
     settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
     made = run_case(settings, case, stages.append)
@@ -315,7 +315,7 @@ def data_declaring():
 
 
 def test_a_further_method_is_in_records_and_tables(declared, data_declaring):
-    case = Case("mine", "gcn", (0, 1), chosen_methods(["reweighting", "majority"]))
+    case = Case("mine", "gcn", (0, 1), check_methods(["reweighting", "majority"]))
     settings = Settings(PROTOCOL, lambda name: data_declaring, BACKBONES, "cpu")
     records = run_case(settings, case, lambda text: None)
     for split, record in enumerate(records):
