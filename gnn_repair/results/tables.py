@@ -1,4 +1,4 @@
-"""The paper's six tables from a store, ours beside the published numbers, and more of the same."""
+"""The paper's six tables made from a store, beside the published numbers, and further tables."""
 
 from __future__ import annotations
 
@@ -22,42 +22,45 @@ from gnn_repair.results.averages import (
     Table,
     accuracy,
     average,
+    backbone_order,
     best_of,
     case_figures,
     case_order,
     comparable,
+    dataset_order,
     gain,
     in_paper,
-    mark_best,
     oracle_on_test,
-    ordered_datasets,
     panel,
-    paper_order,
     ratio,
     share_of_errors_fixed,
     share_of_shifts,
     wins,
-    with_best_macro,
 )
-from gnn_repair.results.records import GRAPH, PARTS, Numbers, RunRecord
+from gnn_repair.results.records import GRAPH, PARTS, RunRecord
 
 
 def make_tables(records: Iterable[RunRecord], names: Iterable[str] | None = None) -> list[Table]:
-    """The tables of these names from the records of one protocol; the paper's unless given."""
-    held = as_list("records", records, "those of a Store")
-    for record in held:
+    """Tables by name, from the records of one protocol; all but ``BEYOND`` unless given."""
+    rows = as_list("records", records, "those of a Store")
+    for record in rows:
         check_type("a record", record, RunRecord, "those of a Store")
-    wanted = [name for name in TABLES if name not in BEYOND] if names is None else names
-    chosen = as_list("names", wanted, f"a list, of {', '.join(TABLES)}")
-    for name in chosen:
+    names = [name for name in TABLES if name not in BEYOND] if names is None else names
+    names = as_list("names", names, f"a list, of {', '.join(TABLES)}")
+    for name in names:
         if name not in TABLES:
             hint = suggestion(str(name), TABLES)
             raise InputError(f"there is no table {name!r:.80}; {hint}")
-    return [Table(name, TABLES[name][0], tuple(TABLES[name][1](held))) for name in chosen]
+    return [Table(name, TABLES[name][0], tuple(TABLES[name][1](rows))) for name in names]
 
 
 REPAIRS = ("reweighting", "set_translation")
-"""The learned repairs among which the paper prints the best one in bold."""
+"""The learned repairs, of which the paper prints the best one in bold."""
+
+
+def _list_datasets(records: Iterable[RunRecord]) -> list[str]:
+    """In the paper's order."""
+    return sorted({record.dataset for record in records}, key=dataset_order)
 
 
 def _exposure_oracle(records: Sequence[RunRecord]) -> list[Sheet]:
@@ -73,25 +76,27 @@ def _exposure_oracle(records: Sequence[RunRecord]) -> list[Sheet]:
 
 
 def _repair_accuracy(records: Sequence[RunRecord]) -> list[Sheet]:
-    cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *REPAIRS)}
-    marked = cells | mark_best({name: cells[name] for name in REPAIRS}, cells["frozen"])
-    macro = {name: average(figures).value for name, figures in cells.items()}
-    best = best_of({name: macro[name] for name in REPAIRS}, macro["frozen"])
+    cells = {name: case_figures(records, accuracy(name)) for name in (FROZEN, *REPAIRS)}
+    # Means are compared unrounded, as in the paper: its 88.1 beside a frozen 88.1 is in bold.
+    for address, base in cells[FROZEN].items():
+        values = {n: cells[n][address].value for n in REPAIRS if address in cells[n]}
+        if name := best_of(values, base.value):
+            cells[name][address] = replace(cells[name][address], best=True)
+    macros = {name: average(figures).value for name, figures in cells.items()}
+    best = best_of({name: macros[name] for name in REPAIRS}, macros[FROZEN])
     return [
-        with_best_macro(sheet) if name == best else sheet
-        for name in cells
-        for sheet in [panel(title_of(name), accuracy(name), records, marked[name])]
+        panel(title_of(name), accuracy(name), records, figures, best=name == best)
+        for name, figures in cells.items()
     ]
 
 
 def _full_controls(records: Sequence[RunRecord]) -> list[Sheet]:
-    shown = [
-        name
+    return [
+        panel(_title(name), accuracy(name), records)
         for name, method in METHODS.items()
         if name in ("refit_head", "node_translation")
         or (not method.from_paper and any(name in record.methods for record in records))
     ]
-    return [panel(_title(name), accuracy(name), records) for name in shown]
 
 
 def _title(name: str) -> str:
@@ -100,11 +105,12 @@ def _title(name: str) -> str:
 
 
 def _controls(records: Sequence[RunRecord]) -> list[Sheet]:
-    """Macro means over the paper's cases, and over others if there are any; who wins where."""
-    inside = [record for record in records if in_paper((record.backbone, record.dataset))]
-    others = [record for record in records if not in_paper((record.backbone, record.dataset))]
-    elsewhere = ", not in the paper" if inside else ""
-    return _macro_sheets(inside, "") + _macro_sheets(others, elsewhere)
+    """Macro means and wins over the paper's cases, and over further cases if there are any."""
+    paper: list[RunRecord] = []
+    further: list[RunRecord] = []
+    for record in records:
+        (paper if in_paper((record.backbone, record.dataset)) else further).append(record)
+    return _macro_sheets(paper, "") + _macro_sheets(further, ", not in the paper" if paper else "")
 
 
 COLUMNS = (
@@ -114,66 +120,60 @@ COLUMNS = (
 """Of the controls' table; the last two are not in the paper."""
 
 
-def _macro_sheets(records: Sequence[RunRecord], where: str) -> list[Sheet]:
-    by_name = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
+def _macro_sheets(records: Sequence[RunRecord], suffix: str) -> list[Sheet]:
+    by_name = {name: case_figures(records, accuracy(name)) for name in (FROZEN, *METHODS)}
     present = {name: cells for name, cells in by_name.items() if cells}
     if not present:
         return []
     macros = {name: average(cells, None, 2, 0.5) for name, cells in present.items()}
     paper = {n: macros[n].value for n in macros if n in METHODS and METHODS[n].from_paper}
-    best = best_of(paper, macros["frozen"].value)
-    rows: Rows = {"Frozen": ("none", "no", macros["frozen"], "", "", "", "")}
+    best = best_of(paper, macros[FROZEN].value)
+    rows: Rows = {"Frozen": ("none", "no", macros[FROZEN], "", "", "", "")}
     for name in [name for name in macros if name in METHODS]:
-        change = gain(present[name], present["frozen"])
-        fixed = case_figures(records, share_of_errors_fixed(name))
-        inside = case_figures(records, share_of_shifts(name, "shifts_inside"))
-        shifts = METHODS[name].output == "centred shift"
-        rows[_title(name)] = (
-            METHODS[name].output,
-            "yes" if METHODS[name].message_set else "no",
-            *(replace(figure, best=name == best) for figure in (macros[name], change)),
-            wins(present[name], present["frozen"]),
-            _macro(fixed),
-            _macro(inside) if shifts else "",
+        method, change = METHODS[name], gain(present[name], present[FROZEN])
+        shares = (share_of_errors_fixed(name), share_of_shifts(name, "shifts_inside"))
+        fixed, inside = (
+            average(cells) if (cells := case_figures(records, share)) else Figure(nan)
+            for share in shares
         )
-    sheets = [Sheet("Macro means" + where, "method", COLUMNS, rows)]
+        rows[_title(name)] = (
+            method.output,
+            "yes" if method.message_set else "no",
+            *(replace(figure, best=name == best) for figure in (macros[name], change)),
+            wins(present[name], present[FROZEN]),
+            fixed,
+            inside if method.output == "centred shift" else "",
+        )
+    sheets = [Sheet("Macro means" + suffix, "method", COLUMNS, rows)]
     if {"set_translation", "node_translation"} <= set(present):
-        first, second = present["set_translation"], present["node_translation"]
-        duel = {"Set over node translation": (gain(first, second), wins(first, second))}
-        title = "Value of the message set" + where
-        sheets.append(Sheet(title, "comparison", ("gain", "wins"), duel))
+        pair = present["set_translation"], present["node_translation"]
+        rows = {"Set over node translation": (gain(*pair), wins(*pair))}
+        title = "Value of the message set" + suffix
+        sheets.append(Sheet(title, "comparison", ("gain", "wins"), rows))
     return sheets
 
 
-def _macro(cells: Cells) -> Figure:
-    return average(cells) if cells else Figure(nan)
-
-
 def _dataset_statistics(records: Sequence[RunRecord]) -> list[Sheet]:
-    facts = {record.dataset: record.graph for record in records}
+    graphs = {record.dataset: record.graph for record in records}
+    sizes = ("nodes", "entries", "features", "classes")
     rows: Rows = {}
-    for name in ordered_datasets(records):
-        graph, paper = facts[name], published_numbers()["datasets"].get(name, {})
+    for name in _list_datasets(records):
+        graph, paper = graphs[name], published_numbers()["datasets"].get(name, {})
         figures = [
             Figure(graph.get(key, nan), paper.get(key, nan), digits=0, tolerance=0.0, counted="")
-            for key in ("nodes", "entries", "features", "classes")
+            for key in sizes
         ]
-        rows[name] = (*figures, _shares(graph), paper.get("splits", "–"))
-    columns = ("nodes", "entries", "features", "classes", "train/val/test", "published splits")
+        parts = [int(graph.get(part) or 0) for part in PARTS]
+        shares = "/".join(f"{100 * part / (sum(parts) or 1):.0f}" for part in parts)
+        rows[name] = (*figures, shares, paper.get("splits", "–"))
+    columns = (*sizes, "train/val/test", "published splits")
     return [Sheet("Dataset statistics", "dataset", columns, rows)]
 
 
-def _shares(graph: Numbers) -> str:
-    """The sizes of the parts in per cent of the labelled nodes."""
-    sizes = [int(graph.get(part) or 0) for part in PARTS]
-    total = sum(sizes) or 1
-    return "/".join(f"{100 * size / total:.0f}" for size in sizes)
-
-
 def _readout_exposure(records: Sequence[RunRecord]) -> list[Sheet]:
-    """What is adjustable in each backbone's last aggregation, and how much of it there is."""
+    """The adjustable terms of each backbone's last aggregation, and their number per node."""
     rows: Rows = {}
-    for backbone in paper_order((record.backbone for record in records), TITLES):
+    for backbone in sorted({record.backbone for record in records}, key=backbone_order):
         rows[backbone] = ("–", "–", "–", "–")
         if (words := BACKBONE_WORDS.get(backbone)) is not None:
             rows[backbone] = (words.term, words.coefficient, str(words.groups), words.fixed)
@@ -184,28 +184,21 @@ def _readout_exposure(records: Sequence[RunRecord]) -> list[Sheet]:
 
 
 def _gains(records: Sequence[RunRecord]) -> list[Sheet]:
-    """What each method gains over the frozen model, dataset by dataset."""
-    cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
-    datasets = ordered_datasets(records)
-    pairs = {title_of(name): (name, "frozen") for name in METHODS if cells[name]}
+    """Each method's gain over the frozen model, by dataset."""
+    cells = {name: case_figures(records, accuracy(name)) for name in (FROZEN, *METHODS)}
+    datasets = _list_datasets(records)
+    pairs = {title_of(name): (name, FROZEN) for name in METHODS if cells[name]}
     if cells["set_translation"] and cells["node_translation"]:
         pairs["Set over node translation"] = ("set_translation", "node_translation")
-    rows: Rows = {
-        title: (
-            *(gain(_on(cells[a], name), _on(cells[b], name)) for name in datasets),
-            gain(cells[a], cells[b]),
-        )
-        for title, (a, b) in pairs.items()
-    }
+    rows: Rows = {}
+    for title, (winner, loser) in pairs.items():
+        parts = [{a: f for a, f in cells[winner].items() if a[1] == name} for name in datasets]
+        rows[title] = tuple(gain(part, cells[loser]) for part in (*parts, cells[winner]))
     return [Sheet("Gain in points of test accuracy", "method", (*datasets, "all"), rows)]
 
 
-def _on(cells: Cells, dataset: str) -> Cells:
-    return {address: figure for address, figure in cells.items() if address[1] == dataset}
-
-
 def _evidence(records: Sequence[RunRecord]) -> list[Sheet]:
-    """Two figures that the theory asks for and the paper does not print."""
+    """Two shares from the theory that the paper does not print."""
     title = "Reachable errors that learned reweighting fixes (%)"
     fixed = panel(title, share_of_errors_fixed("reweighting"), records)
     title, method = "Learned set translations inside D_v (%)", "set_translation"
@@ -218,8 +211,8 @@ def _evidence(records: Sequence[RunRecord]) -> list[Sheet]:
 
 
 def _time(records: Sequence[RunRecord]) -> list[Sheet]:
-    """Minutes by stage and dataset; cases that shared a machine each count their whole time."""
-    datasets = ordered_datasets(records)
+    """Minutes by stage and dataset; cases that ran at once each count their full time."""
+    datasets = _list_datasets(records)
     sums: dict[str, dict[str, float]] = {}
     for record in records:
         for stage, seconds in record.seconds.items():
@@ -230,7 +223,7 @@ def _time(records: Sequence[RunRecord]) -> list[Sheet]:
     for stage, line in sums.items():
         if line:
             minutes = (f"{value:.2f}" for value in (*line.values(), sum(line.values())))
-            rows[stage if stage == "frozen" else title_of(stage)] = tuple(minutes)
+            rows[title_of(stage) if stage != FROZEN else stage] = tuple(minutes)
     return [Sheet("Minutes", "stage", (*datasets, "all"), rows)]
 
 
@@ -239,7 +232,7 @@ def _time(records: Sequence[RunRecord]) -> list[Sheet]:
 HIDDEN = 128
 """The width of the paper's backbones and adapters."""
 WIDE = ("sgc", "mixhop", "h2gcn")
-"""Backbones whose state is the raw feature vector; that of the others is 128 wide."""
+"""Backbones whose state is the raw feature vector; other states are 128 wide."""
 PUBLISHED_RANGES = {
     "set_translation": (101_000, 1_930_000),
     "reweighting": (150_000, 3_360_000),
@@ -247,7 +240,7 @@ PUBLISHED_RANGES = {
 }
 """From the paper's text, which rounds to thousands and to ten thousands."""
 HALF_DIGITS = (500.0, 5_000.0)
-"""What that rounding may hide at either end."""
+"""The rounding error at the lower and the upper end."""
 PUBLISHED_MISMATCH = 0.083
 
 
@@ -260,7 +253,7 @@ class Counts(NamedTuple):
 
     @property
     def mismatch(self) -> float:
-        """Of node against set translation, in per cent of the latter."""
+        """Between node and set translation, in per cent of the latter."""
         return 100 * abs(self.node_translation - self.set_translation) / self.set_translation
 
 
@@ -290,37 +283,36 @@ def counts(state: int, classes: int) -> Counts:
 
 
 def _parameters(records: Sequence[RunRecord]) -> list[Sheet]:
-    """Ranges over the cases here, and over the paper's 64 by its own formulas."""
+    """Ranges over the stored cases, and over the paper's 64 by its formulas."""
     paper = published_cases()
     sizes = {name: [r.number(name, "parameters") for r in records] for name in PUBLISHED_RANGES}
     rows: Rows = {}
     for name, (low, high) in PUBLISHED_RANGES.items():
-        here = [size for size in sizes[name] if not isnan(size)]
-        there = [getattr(case, name) for case in paper]
+        ours = [size for size in sizes[name] if not isnan(size)]
+        published = [getattr(case, name) for case in paper]
         rows[title_of(name)] = (
-            _largest(here, choose=min),
-            _largest(here),
-            _largest(there, low, HALF_DIGITS[0], choose=min),
-            _largest(there, high, HALF_DIGITS[1]),
+            _extreme(ours, choose=min),
+            _extreme(ours),
+            _extreme(published, low, HALF_DIGITS[0], choose=min),
+            _extreme(published, high, HALF_DIGITS[1]),
         )
     columns = ("smallest", "largest", "smallest of the paper's 64", "largest of the paper's 64")
     ranges = Sheet("Numbers of parameters", "method", columns, rows)
     pairs = zip(sizes["node_translation"], sizes["set_translation"], strict=True)
     mismatches = [m for m in (ratio(100 * abs(a - b), b) for a, b in pairs) if not isnan(m)]
-    theirs = [case.mismatch for case in paper]
-    both = (
-        _largest(mismatches, digits=3),
-        _largest(theirs, PUBLISHED_MISMATCH, 0.0005, digits=3),
+    largest = (
+        _extreme(mismatches, digits=3),
+        _extreme([case.mismatch for case in paper], PUBLISHED_MISMATCH, 0.0005, digits=3),
     )
     titles = ("largest mismatch (%)", "largest of the paper's 64 (%)")
-    row = {"Node against set translation": both}
+    row = {"Node against set translation": largest}
     return [ranges, Sheet("Matching of capacities", "comparison", titles, row)]
 
 
-def _largest(
+def _extreme(
     values: Sequence[float], end: float = nan, half: float = nan, digits: int = 0, choose: Any = max
 ) -> Figure:
-    """One of the values beside the published end of their range."""
+    """The largest or smallest value beside the published end of their range."""
     value = choose(values, default=nan)
     return Figure(value, end, digits=digits, tolerance=half, counted="")
 
@@ -329,101 +321,103 @@ def _largest(
 
 LADDER = "evidence_ladder"
 CONTROLS = ("retrained_backbone", "feature_perceptron", "correct_and_smooth")
-"""What a user could do instead with the same labels."""
+"""Alternatives to the ladder that use the same labels."""
 MARGIN = 0.3
-"""Points that count as behind."""
+"""Points by which the ladder must be lower to count as behind."""
 
 
-def _cases(records: Sequence[RunRecord], read: Read) -> Cells:
+def _make_cells(records: Sequence[RunRecord], read: Read) -> Cells:
     return case_figures(records, Kind(read, signed=True))
 
 
-def _gain(method: str, name: str = "test") -> Read:
-    """A test accuracy less the frozen model's, in points."""
+def _read_gain(method: str, name: str = "test") -> Read:
+    """Reads a test accuracy minus the frozen model's, in points."""
     return lambda record: 100 * (record.number(method, name) - record.number(FROZEN, "test"))
 
 
-def _alone(rung: str) -> Read:
-    return lambda record: 100 * (_of_rung(record, "test", rung) - record.number(FROZEN, "test"))
+def _read_rung_gain(rung: str) -> Read:
+    """Reads the gain of a rung used alone."""
+    return lambda record: 100 * (_rung_number(record, "test", rung) - record.number(FROZEN, "test"))
 
 
-def _of_rung(record: RunRecord, what: str, rung: str, where: str = "") -> float:
-    """A number of a candidate, whatever its name was when the record was written."""
+def _rung_number(record: RunRecord, quantity: str, rung: str, suffix: str = "") -> float:
+    """A number of a candidate, also under the name that it had in earlier records."""
     names = (rung, RUNGS[rung].formerly) if rung in RUNGS else (rung,)
-    values = [record.number(LADDER, f"{what} {name}{where}") for name in names]
+    values = [record.number(LADDER, f"{quantity} {name}{suffix}") for name in names]
     return next((value for value in values if not isnan(value)), nan)
 
 
-def _datasets(cells: Cells) -> list[str]:
-    return list(dict.fromkeys(dataset for _, dataset in cells))
+def _by_dataset(cells: Cells) -> dict[str, list[Address]]:
+    addresses: dict[str, list[Address]] = {}
+    for address in cells:
+        addresses.setdefault(address[1], []).append(address)
+    return addresses
 
 
-def _means(cells: Cells) -> list[Figure]:
-    """Of every dataset, without the count of its cases."""
-    parts = [[a for a in cells if a[1] == name] for name in _datasets(cells)]
-    return [replace(average(cells, part, 2), counted="") for part in parts]
+def _mean(cells: Cells, cases: Sequence[Address]) -> Figure:
+    """An average that is printed without the number of its cases."""
+    return replace(average(cells, cases, 2), counted="")
 
 
 def _beyond(records: Sequence[RunRecord]) -> list[Sheet]:
-    """Gains over Frozen, the ladder's on the same cases beside them; calibration; cases."""
-    name = METHODS[LADDER].title
-    rows = {name: _gain(LADDER)}
-    rows[f"{name}, without similar nodes"] = _gain(LADDER, "test without similar")
-    rows |= {f"only {rung.title}": _alone(key) for key, rung in RUNGS.items()}
+    """Gains over Frozen beside the ladder's on the same cases; controls; calibration; cases."""
+    title = METHODS[LADDER].title
+    reads = {title: _read_gain(LADDER)}
+    reads[f"{title}, without similar nodes"] = _read_gain(LADDER, "test without similar")
+    reads |= {f"only {rung.title}": _read_rung_gain(key) for key, rung in RUNGS.items()}
     for key, method in METHODS.items():
         if key != LADDER and any(key in record.methods for record in records):
-            rows[method.title] = _gain(key)
-    rows["Retrained backbone, its single models"] = _gain("retrained_backbone", "test single")
-    present = {title: cells for title, read in rows.items() if (cells := _cases(records, read))}
-    if name not in present:
+            reads[method.title] = _read_gain(key)
+    reads["Retrained backbone, its single models"] = _read_gain("retrained_backbone", "test single")
+    gains = {name: cells for name, read in reads.items() if (cells := _make_cells(records, read))}
+    if title not in gains:
         return []
-    ladder = present[name]
-    controls = [present[METHODS[key].title] for key in CONTROLS if METHODS[key].title in present]
+    ladder = gains[title]
+    controls = [gains[METHODS[key].title] for key in CONTROLS if METHODS[key].title in gains]
     against = [_against(ladder, controls)] if len(controls) == len(CONTROLS) else []
-    return [_ladder_gains(present, ladder), *against, _calibration(records), _by_case(ladder)]
+    datasets = tuple(_by_dataset(ladder))
+    rows: Rows = {
+        backbone: tuple(ladder.get((backbone, name), Figure(nan)) for name in datasets)
+        for backbone, _ in ladder
+    }
+    by_case = Sheet("The ladder's gain by case (points)", "backbone", datasets, rows)
+    return [_ladder_gains(gains, ladder), *against, _calibration(records), by_case]
 
 
 def _overall(cells: Cells) -> tuple[str, list[Address]]:
-    """What totals are over, by name: the paper's cases, or all where none or all are of it."""
-    inside = comparable(cells, cells)
-    return ("the paper's", inside) if len(inside) < len(cells) else ("all", list(cells))
+    """The title and the cases of totals: the paper's, or all where none or all are the paper's."""
+    cases = comparable(cells, cells)
+    return ("the paper's", cases) if len(cases) < len(cells) else ("all", list(cells))
 
 
-def _ladder_gains(present: Mapping[str, Cells], ladder: Cells) -> Sheet:
-    datasets = _datasets(ladder)
+def _ladder_gains(gains: Mapping[str, Cells], ladder: Cells) -> Sheet:
+    datasets = tuple(_by_dataset(ladder))
+    missing = Figure(nan, counted="", digits=2, signed=True)
     rows: Rows = {}
-    for title, cells in present.items():
-        chosen = comparable(cells, cells)
-        above = sum(cells[a].value > 0 for a in chosen)
-        means = dict(zip(_datasets(cells), _means(cells), strict=True))
-        missing = Figure(nan, counted="", digits=2, signed=True)
+    for title, cells in gains.items():
+        cases, parts = comparable(cells, cells), _by_dataset(cells)
         rows[title] = (
-            average(cells, chosen, 2),
-            f"{above} of {len(chosen)}",
-            average(ladder, chosen, 2),
-            *(means.get(name, missing) for name in datasets),
+            average(cells, cases, 2),
+            f"{sum(cells[a].value > 0 for a in cases)} of {len(cases)}",
+            average(ladder, cases, 2),
+            *(_mean(cells, parts[name]) if name in parts else missing for name in datasets),
         )
     columns = ("gain over Frozen", "cases above Frozen", "the ladder there", *datasets)
-    splits = sorted({figure.count for figure in ladder.values()})
-    each = f"{splits[0]}" if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
+    counts = sorted({figure.count for figure in ladder.values()})
+    splits = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     covered = sum(in_paper(a) for a in ladder)
-    said = f"it covers {covered} of the paper's available cases (48), {each} splits each"
-    return Sheet("Points of test accuracy over Frozen", "method", columns, rows, said)
+    summary = f"it covers {covered} of the paper's available cases (48), {splits} splits each"
+    return Sheet("Points of test accuracy over Frozen", "method", columns, rows, summary)
 
 
 def _against(ladder: Cells, controls: Sequence[Cells]) -> Sheet:
-    """The ladder beside the best control of each case: what a user could do instead."""
+    """The ladder beside the best control of each case."""
     cases = [address for address in ladder if all(address in cells for cells in controls)]
     best = {a: max((cells[a] for cells in controls), key=lambda f: f.value) for a in cases}
-    below = {a for a in cases if ladder[a].value < best[a].value - MARGIN}
     rows: Rows = {}
-    parts = dict([_overall(best)])
-    for address in cases:
-        parts.setdefault(address[1], []).append(address)
-    for dataset, chosen in parts.items():
-        behind = f"{sum(a in below for a in chosen)} of {len(chosen)}"
-        means = (average(cells, chosen, 2) for cells in (ladder, best))
-        rows[dataset] = (*(replace(mean, counted="") for mean in means), behind)
+    for title, part in {**dict([_overall(best)]), **_by_dataset(best)}.items():
+        behind = sum(ladder[a].value < best[a].value - MARGIN for a in part)
+        rows[title] = (_mean(ladder, part), _mean(best, part), f"{behind} of {len(part)}")
     columns = ("Evidence ladder", "best control", f"ladder more than {MARGIN} below it")
     return Sheet("The best control of each case (points over Frozen)", "dataset", columns, rows)
 
@@ -438,93 +432,77 @@ def _calibration(records: Sequence[RunRecord]) -> Sheet:
     for title, key in keys.items():
         kind = Kind(lambda record, key=key: 100 * record.number(LADDER, key))  # type: ignore[misc]
         cells = case_figures(records, kind)
-        total, chosen = _overall(cells)
-        means = (average(cells, chosen, 2), *_means(cells))
-        rows[title] = tuple(replace(mean, counted="", count=0) for mean in means)
-        datasets = _datasets(cells)
-    return Sheet("Calibration error on test nodes (%)", "probabilities", (total, *datasets), rows)
+        total, cases = _overall(cells)
+        parts = _by_dataset(cells)
+        means = (_mean(cells, part) for part in (cases, *parts.values()))
+        rows[title] = tuple(replace(mean, count=0) for mean in means)
+    return Sheet("Calibration error on test nodes (%)", "probabilities", (total, *parts), rows)
 
 
-def _by_case(ladder: Cells) -> Sheet:
-    datasets, backbones = _datasets(ladder), dict.fromkeys(backbone for backbone, _ in ladder)
-    rows: Rows = {
-        backbone: tuple(ladder.get((backbone, name), Figure(nan)) for name in datasets)
-        for backbone in backbones
-    }
-    return Sheet("The ladder's gain by case (points)", "backbone", tuple(datasets), rows)
-
-
-def _worth(rung: str, label: int | None = None) -> Read:
-    """What a rung gains on held-out nodes over the candidate it is compared with."""
-    above = RUNGS[rung].above
+def _read_worth(rung: str, label: int | None = None) -> Read:
+    """Reads a rung's gain on held-out nodes over the candidate it is compared with."""
+    base = RUNGS[rung].above
+    name, suffix = ("out-of-fold", "") if label is None else ("out-of-fold gain", f" class {label}")
 
     def read(record: RunRecord) -> float:
-        if label is None:
-            mine, other = (_of_rung(record, "out-of-fold", name) for name in (rung, above))
-        else:
-            where = f" class {label}"
-            mine = _of_rung(record, "out-of-fold gain", rung, where)
-            # The stored gains are over Frozen, on the same nodes.
-            other = 0.0 if above == FROZEN else _of_rung(record, "out-of-fold gain", above, where)
-        return 100 * (mine - other)
+        value = _rung_number(record, name, rung, suffix)
+        if label is not None and base == FROZEN:
+            return 100 * value  # gains per class are stored over Frozen
+        return 100 * (value - _rung_number(record, name, base, suffix))
 
     return read
 
 
-def _advice(worth: Mapping[str, Figure]) -> str:
-    """One line per gain larger than its spread over splits (unknown of one), the largest first."""
+def _advise(worth: Mapping[str, Figure]) -> str:
+    """Advice per gain that exceeds its deviation over splits, largest first."""
     clear = {r: f.value for r, f in worth.items() if f.value > max(f.deviation, 1e-9)}
-    largest_first = sorted(clear, key=lambda rung: -clear[rung])
-    said = "; ".join(f"{RUNGS[rung].advice} ({clear[rung]:+.1f})" for rung in largest_first)
-    return said or NOTHING
+    rungs = sorted(clear, key=lambda rung: -clear[rung])
+    return "; ".join(f"{RUNGS[rung].advice} ({clear[rung]:+.1f})" for rung in rungs) or NOTHING
 
 
-def _lost(
+def _measure_evidence(
     records: Sequence[RunRecord], label: int | None = None
-) -> dict[Address, dict[str, Figure]]:
-    """By case, what each rung is worth."""
-    out: dict[Address, dict[str, Figure]] = {}
+) -> dict[str, dict[str, Figure]]:
+    """By case, the worth of each rung."""
+    cases: dict[Address, dict[str, Figure]] = {}
     for rung in RUNGS:
-        for address, figure in _cases(records, _worth(rung, label)).items():
-            out.setdefault(address, {})[rung] = figure
-    return {address: out[address] for address in sorted(out, key=case_order)}
-
-
-def _named(address: Address) -> str:
-    backbone, dataset = address
-    return f"{dataset} × {TITLES.get(backbone, backbone)}"
+        for address, figure in _make_cells(records, _read_worth(rung, label)).items():
+            cases.setdefault(address, {})[rung] = figure
+    return {
+        f"{dataset} × {TITLES.get(backbone, backbone)}": cases[backbone, dataset]
+        for backbone, dataset in sorted(cases, key=case_order)
+    }
 
 
 def _lost_evidence(records: Sequence[RunRecord]) -> list[Sheet]:
-    lost = _lost(records)
-    return _lost_sheets({_named(a): worth for a, worth in lost.items()}, "case", advise=True)
+    return _lost_sheets(_measure_evidence(records), "case", advise=True)
 
 
 def _lost_evidence_by_class(records: Sequence[RunRecord]) -> list[Sheet]:
     classes = max((record.graph.get("classes") or 0 for record in records), default=0)
-    by_label = [_lost(records, label) for label in range(classes)]
+    by_label = [_measure_evidence(records, label) for label in range(classes)]
     rows = {
-        f"{_named(address)}, class {label}": lost[address]
-        for address in (by_label[0] if by_label else ())
-        for label, lost in enumerate(by_label)
-        if address in lost
+        f"{case}, class {label}": cases[case]
+        for case in (by_label[0] if by_label else ())
+        for label, cases in enumerate(by_label)
+        if case in cases
     }
     return _lost_sheets(rows, "case and class", advise=False)
 
 
 def _lost_sheets(
-    lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: bool
+    cases: Mapping[str, Mapping[str, Figure]], corner: str, advise: bool
 ) -> list[Sheet]:
-    """Rungs as columns; with the advice behind them. None where nothing is known."""
-    rungs = [rung for rung in RUNGS if any(rung in worth for worth in lost.values())]
+    """Rungs as columns, with the advice behind them; no sheet without a case."""
+    rungs = [rung for rung in RUNGS if any(rung in worth for worth in cases.values())]
     rows: Rows = {}
-    for name, worth in lost.items():
+    for name, worth in cases.items():
         figures = tuple(worth.get(rung, Figure(nan)) for rung in rungs)
-        rows[name] = (*figures, _advice(worth)) if advise else figures
+        rows[name] = (*figures, _advise(worth)) if advise else figures
     columns = tuple(f"{rung_title(rung)} over {rung_title(RUNGS[rung].above)}" for rung in rungs)
     title = "What each kind of evidence is worth on held-out nodes (points)"
     sheet = Sheet(title, corner, (*columns, "advice") if advise else columns, rows)
-    return [sheet] if lost else []
+    return [sheet] if cases else []
 
 
 TABLES: dict[str, tuple[str, Callable[[Sequence[RunRecord]], list[Sheet]]]] = {
@@ -542,6 +520,6 @@ TABLES: dict[str, tuple[str, Callable[[Sequence[RunRecord]], list[Sheet]]]] = {
     "lost-evidence": ("Where the evidence was lost", _lost_evidence),
     "lost-evidence-by-class": ("Where the evidence was lost, by class", _lost_evidence_by_class),
 }
-"""By name the title and what makes the sheets: the paper's six tables, ours and those beyond it."""
+"""By name the title and the function that makes the sheets; the paper's six tables come first."""
 BEYOND = ("beyond", "lost-evidence", "lost-evidence-by-class")
-"""Tables that must be asked for."""
+"""Tables that are made only when named."""
