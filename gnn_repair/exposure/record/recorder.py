@@ -589,8 +589,8 @@ class Recorder(TorchDispatchMode):
         nodes = behind[0].along(0)
         if nodes is None:
             return
-        known = nodes[nodes >= 0]
-        if len(known) == total == len(known.unique()):
+        known = nodes >= 0
+        if int(known.sum()) == total == len(nodes[known].unique()):
             self.sets[shape[0]] = nodes
 
     def _space(self, step: RecordedStep) -> int | None:

@@ -293,11 +293,12 @@ class OpContext:
 
 
 def _is_pointwise(args: Sequence[Any], outs: list[Tensor]) -> bool:
-    shapes = [arg.shape for arg in args if isinstance(arg, Tensor)]
+    shapes = {arg.shape for arg in args if isinstance(arg, Tensor)}
     if not shapes or not outs:
         return False
     try:
-        return all(torch.broadcast_shapes(*shapes) == out.shape for out in outs)
+        shape = torch.broadcast_shapes(*shapes) if len(shapes) > 1 else shapes.pop()
+        return all(out.shape == shape for out in outs)
     except RuntimeError:
         return False
 
