@@ -172,7 +172,7 @@ def run_study(
     check_type("watcher", watcher, Watcher, "a Watcher")
     if keep_models not in KEEP:
         raise InputError(f"keep_models is {keep_models!r:.60}; choose from {', '.join(KEEP)}")
-    results, digest = Store(store), protocol.digest
+    results = Store(store)
     graphs, models = (
         axis if isinstance(axis, Mapping) else as_list(name, axis, NAMES)
         for name, axis in (("datasets", datasets), ("backbones", backbones))
@@ -181,6 +181,7 @@ def run_study(
     numbers = sorted({run.split for run in runs})
     kept_splits = {"all": numbers, "first": numbers[:1], "none": []}[keep_models]
     plan = make_plan(results, protocol, runs, methods, stack)
+    digest = protocol.digest
     if not plan.cases:
         watcher.planned(plan)
         return Outcome(digest, len(plan.done))

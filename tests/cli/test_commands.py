@@ -491,7 +491,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 found.setdefault(name, []).append((given, options))
                 case = SimpleNamespace(dataset="cora", backbone="gcn")
                 return SimpleNamespace(
-                    case=case, split=3, data={}, beside=lambda split: None, failures={},
+                    case=case, split=3, data={}, select_split=lambda split: None, failures={},
                     provenance=lambda: "", stored=0, already=0, protocol="", __iter__=iter(()),
                 ) if name != "write_figures" else []  # fmt: skip
 
