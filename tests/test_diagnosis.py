@@ -231,6 +231,8 @@ def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
     verdicts = loose.to_frame()["verdict"].tolist()
     assert verdicts == ["can", "cannot", "can", "undecided", "", "cannot"]
     assert "2 proved, 1 undecided, of 5" in str(loose)
+    middle, mean = np.median(found.range.width), np.mean(found.range.width)
+    assert f"{middle:.4g}" != f"{mean:.4g}" and f"width {middle:.4g} in" in str(found.range)
 
 
 def test_links_are_labels_of_their_own():

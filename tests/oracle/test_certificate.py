@@ -574,3 +574,36 @@ def test_a_margin_within_its_rounding_of_the_threshold_decides_nothing(size, sid
     assert proof.meets(fallback.ACCEPT)
     told = proof.doubt(fallback.ACCEPT)
     assert ("both sides of the threshold" in told) == (times < 1) == bool(told)
+
+
+def test_two_groups_are_too_large_together():
+    """Two terms a group are basic, and three of both; four are more than C + B − 2 = 3."""
+    part = np.ones(2), np.array([[3.0, 0, 1]] * 2)
+    exposure = exposure_of([(np.zeros(3), [part, part])])
+    solution = solve(exposure, torch.tensor([0]))
+    three = with_support(solution, [0, 1, 2], [1.0, 1, 2], groups=[0, 0, 1])
+    assert three.check(exposure).ok
+    four = with_support(solution, [0, 1, 2, 3], [1.0] * 4, groups=[0, 0, 1, 1])
+    only(four.check(exposure), "oversized")
+
+
+@pytest.mark.parametrize("name", ["margin", "bound", "coefficients", "rival_weights"])
+@pytest.mark.parametrize("table", [PLAIN, [[0, 1, 0], [0, 2, 0]]], ids=["can", "cannot"])
+def test_what_is_no_number_certifies_nothing(name, table):
+    exposure, solution = single(table)
+    assert not edit(solution, name, 0, np.nan).check(exposure)
+
+
+def test_a_part_of_a_solution_knows_of_no_nodes_without_a_label():
+    nodes = [random_node(np.random.default_rng(k), [2], 3) for k in range(5)]
+    solution = solve(exposure_of(nodes), torch.tensor([0, -1, 1, -1, 2]))
+    assert solution.skipped == 2 and "2 without a label skipped" in str(solution)
+    for part in (solution[:2], solution[1:]):
+        assert part.skipped == 0 and "without a label" not in str(part)
+    assert solution[::-1].skipped == 2
+
+
+def test_messages_that_are_not_in_use_are_not_named():
+    _, solution = single([[3, 0, 1]] * 2)
+    tiny = with_support(solution, [0, 1], [2.0 - 1e-8, 1e-8], sources=[0, 1])
+    assert tiny.key_messages() == ["node 0 (λ 2)"]

@@ -47,6 +47,20 @@ def test_binding_knows_a_model_without_a_head(tmp_path):
         read.bind(GCNConv(data.num_features, 3).double(), data)
 
 
+def test_binding_allows_what_its_tolerance_does():
+    torch.manual_seed(0)
+    data = graph()
+    data.x = data.x.float()
+    model = GCNConv(data.num_features, 3)
+    exposure = expose(model, data)
+    off = {n: getattr(exposure, n) + 5e-5 for n in ("frozen_logits", "fixed_logits")}
+    apart = replace(exposure, replay=None, **off)
+    with pytest.raises(InputError, match="logits are not those of the exposure"):
+        apart.bind(model, data)
+    bound = apart.bind(model, data, tolerance=1e-3)
+    assert torch.equal(bound.frozen_logits, apart.frozen_logits)
+
+
 def test_binding_brings_the_model_back(tmp_path: Path) -> None:
     entry = TAILED["LayerNorm, jumping sum"]
     model, data = built(entry.build, torch.float64), graph()

@@ -4,6 +4,7 @@ admissible coefficients and beside the same questions about an affine model."""
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -95,6 +96,9 @@ def test_the_nearest_reweighting_beside_a_grid_of_all(kind):
             rest = torch.cat([said[: y[v]], said[y[v] + 1 :]]).max()
             assert float(said[y[v]] - rest) == found.margin >= 1e-7
             assert found.replayed and "the model itself says so" in str(found)
+            told = re.search(r"at least ([\d.]+) % must move", str(found))
+            assert (told is not None) == (found.bound > 0)
+            assert told is None or float(told[1]) == pytest.approx(100 * found.bound / mass, 0.06)
     assert min(seen[name] for name in ("moved", "unreachable", "already wins")) >= 3, seen
 
 

@@ -325,3 +325,11 @@ def test_time_is_given_for_each_question_and_shared_by_all(ticks, monkeypatch):
     )
     found = solve(exposure, "all", effort=head_solve.EffortLimit(1, 1.0))
     assert len(bounded) == len(found) // ticks
+
+
+@pytest.mark.parametrize("name", ["mass", "negative", "margin", "excess", "rewritten"])
+@pytest.mark.parametrize("wrong", [1e-2, np.inf, np.nan])
+def test_one_error_of_a_check_is_enough(name, wrong):
+    exposure = tailed("relu", 5)
+    found = solve(exposure, "all").check(exposure)
+    assert found.ok and not replace(found, **{name: wrong}).ok

@@ -213,6 +213,15 @@ def test_findings_by_hand():
     assert alone.of("labels").above == "frozen" and alone.advice() == (NOTHING,)
 
 
+def test_a_finding_counts_the_nodes_of_members_that_have_some():
+    names, labels = ["frozen", "messages", "labels", "smoothed"], LABELS.expand(2, -1).clone()
+    labels[1][LABELS == 0] = -1
+    folds = torch.where(labels >= 0, DEALT, -1)
+    rows = find(names, torch.stack([TOLD, TOLD]), labels, folds, classes=CLASSES, stays=False).rows
+    for label in range(CLASSES):
+        assert {row.nodes for row in rows if row.label == label} == {float((LABELS == label).sum())}
+
+
 def test_a_clear_rival_overrules_a_finding():
     names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
     for rival, overruled in ((teller(3.0, 5), True), (TOLD[2], False)):
