@@ -219,7 +219,7 @@ def test_a_finding_counts_the_nodes_of_members_that_have_some():
     folds = torch.where(labels >= 0, DEALT, -1)
     rows = find(names, torch.stack([TOLD, TOLD]), labels, folds, classes=CLASSES, stays=False).rows
     for label in range(CLASSES):
-        assert {row.nodes for row in rows if row.label == label} == {float((LABELS == label).sum())}
+        assert {row.nodes for row in rows if row.label == label} == {float((label == LABELS).sum())}
 
 
 def test_a_clear_rival_overrules_a_finding():
