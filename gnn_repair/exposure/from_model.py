@@ -369,7 +369,7 @@ class Exposer:
         shape = tuple(value.shape)
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
         named = name == "x" or name.endswith(".x")
-        matrix = value.layout != torch.strided or (square and not named)
+        matrix = not named and (square or value.layout != torch.strided)
         plain = name.rpartition(".")[2]
         if value.layout == torch.strided and not value.is_floating_point():
             whole = value.dtype not in (torch.bool, torch.complex64, torch.complex128)

@@ -18,6 +18,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.exposure import from_model as exposing
 from gnn_repair.exposure.record import build as sizes
 from gnn_repair.exposure.record import replay as replaying
+from tests.helpers.models import product_models
 from tests.helpers.models.awkward import (
     AWKWARD,
     CLAIMED,
@@ -398,6 +399,16 @@ class Sneaky(nn.Module):
         return self.lin(hidden.relu())
 
 
+@torch.library.custom_op("tests::shifted", mutates_args=())
+def shifted(x: Tensor) -> Tensor:
+    """Other nodes' rows, in a shape that says nothing about it."""
+    return x.roll(1, 0)
+
+
+def by_sparse(x: Tensor, edge_index: Tensor) -> Tensor:
+    return torch.sparse.mm(x.to_sparse(), torch.eye(6, dtype=x.dtype))
+
+
 BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nothing": lambda x, e: x,
     "a mean over all nodes": lambda x, e: x - x.mean(0),
@@ -413,7 +424,17 @@ BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "one node for all": lambda x, e: x + x[3],
     "products of nodes": lambda x, e: (x @ x.t())[:, :6],
     "statistics": lambda x, e: nn.functional.batch_norm(x, None, None, training=True),
+    "a running maximum": lambda x, e: x.cummax(0).values,
+    "a running logarithm": lambda x, e: x.logcumsumexp(0),
+    "an operator of one's own": lambda x, e: shifted(x),
 }  # fmt: skip
+ALONE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a triangle of channels": lambda x, e: x.tril(),
+    "parametric slopes": lambda x, e: nn.functional.prelu(x, x.new_full((6,), 0.1)),
+    "sparse features": by_sparse,
+    "a conjugate": lambda x, e: torch.complex(x, x).conj().imag,
+    "a smooth loss": lambda x, e: nn.functional.huber_loss(x, x.detach() * 0, reduction="none"),
+}
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -427,6 +448,29 @@ def test_whatever_moves_a_node_is_in_the_mixture_or_named(name: str) -> None:
     except ExposureRefused:
         return
     assert not found
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_keeps_rows_apart_is_not_named(name: str) -> None:
+    torch.manual_seed(0)
+    source = graph()
+    data = Data(x=source.x, edge_index=source.edge_index)
+    assert not expose(Sneaky(ALONE[name]).double().eval(), data).held
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_features_are_features(layout: torch.layout) -> None:
+    torch.manual_seed(0)
+    times = product_models.WAYS["torch.spmm"][1]
+    model = product_models.Graphs(times).double().eval()
+    model.first.forward = lambda x: times(x, model.first.weight.t())
+    x, adj = graph().x.relu(), product_models.dense().to_sparse_coo()
+    plain, found = (
+        expose(model, {"x": one, "adj": adj}) for one in (x, x.to_sparse(layout=layout))
+    )
+    assert [str(part) for part in found.held] == [str(part) for part in plain.held]
+    torch.testing.assert_close(found.logits(), plain.logits())
+    assert found.groups == plain.groups and torch.equal(found.sources, plain.sources)
 
 
 @pytest.mark.parametrize("machine", [None, 5, 9])

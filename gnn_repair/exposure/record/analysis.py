@@ -21,12 +21,12 @@ from gnn_repair.exposure.record.recorder import (
     RecordedStep,
     Ref,
     Value,
-    is_in_place,
 )
 from gnn_repair.exposure.record.reductions import (
     NodeRows,
     Reduction,
     distinct,
+    is_in_place,
     is_stack,
     reshaped,
 )

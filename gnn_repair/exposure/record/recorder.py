@@ -29,11 +29,14 @@ from torch_geometric.nn import Linear, MessagePassing
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.pieces import centre
 from gnn_repair.exposure.record.reductions import (
+    EXTENSIONS,
     HANDLERS,
     NodeRows,
     Reduction,
     along_axis,
     distinct,
+    is_in_place,
+    plain_name,
     rows_after,
     rows_after_write,
     same,
@@ -93,8 +96,6 @@ SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones",
 
 LINKS = 1 << 40
 """Behind numbers of a list of links [2, L]: this plus the place in it, beyond all nodes."""
-EXTENSIONS = ("torch_scatter", "torch_sparse", "pyg")
-"""Namespaces of extensions with operations that read or write rows of nodes."""
 UNCOUNTED = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
@@ -261,20 +262,6 @@ class Record:
         )
 
 
-@cache
-def is_in_place(func: Any) -> bool:
-    """Whether an operation overwrites its first argument, such as ``relu_``."""
-    name = func._schema.name
-    return func._schema.is_mutable and name.endswith("_") and not name.endswith("__")
-
-
-@cache
-def plain_name(func: Any) -> str:
-    """``scatter_add`` of ``aten::scatter_add_``."""
-    name = str(func._schema.name.partition("::")[2])
-    return name[:-1] if is_in_place(func) else name
-
-
 def run_decomposed(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
     """A composite operation run as its parts, for inference mode hands it over whole."""
     if not (torch.is_inference_mode_enabled() and func._can_decompose()):
@@ -400,7 +387,8 @@ class Recorder(TorchDispatchMode):
             leaf = KnownTensor("", floating and not structural, space, is_square=square)
         value = Value(shape, -1, leaf.live, name=leaf.name, tensor=tensor)
         value.dtype = tensor.dtype
-        if tensor.layout == torch.strided and (floating or leaf.live) and shape:
+        dense = tensor.layout == torch.strided
+        if (dense or leaf.space is not None) and (floating or leaf.live) and shape:
             with self.device:
                 if leaf.is_square and square:
                     value.rows = (self.rows(shape, 0), self.rows(shape, 1))

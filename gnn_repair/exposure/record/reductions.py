@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from gnn_repair.exposure.record.recorder import RecordedStep, Recorder
 
 
+EXTENSIONS = ("torch_scatter", "torch_sparse", "pyg")
+"""Namespaces of extensions with operations that read or write rows of nodes."""
 MATERIALISED = 1 << 26
 """Elements of an index tensor that a reshape may write out: half a gigabyte."""
 
@@ -167,6 +170,20 @@ def axes_of(dims: Any, count: int) -> list[int]:
     return sorted(d % count for d in several)
 
 
+@cache
+def is_in_place(func: Any) -> bool:
+    """Whether an operation overwrites its first argument, such as ``relu_``."""
+    name = func._schema.name
+    return func._schema.is_mutable and name.endswith("_") and not name.endswith("__")
+
+
+@cache
+def plain_name(func: Any) -> str:
+    """``scatter_add`` of ``aten::scatter_add_``."""
+    name = str(func._schema.name.partition("::")[2])
+    return name[:-1] if is_in_place(func) else name
+
+
 Behind = tuple[NodeRows, ...]
 
 
@@ -228,9 +245,9 @@ def rows_after(
 ) -> list[Behind]:
     """The nodes behind everything that an operation made; notes on ``step`` what it mixes."""
     context = OpContext(recorder, step, args, kwargs, outs)
-    handler = HANDLERS.get(step.name)
+    handler = HANDLERS.get(step.name) if step.func.namespace in ("aten", *EXTENSIONS) else None
     if handler is None:
-        handler = _pointwise if _is_pointwise(args, outs) else _unknown
+        handler = _pointwise if _is_pointwise(step, args, outs) else _unknown
     return handler(context)
 
 
@@ -292,15 +309,24 @@ class OpContext:
         return size in self.recorder.spaces.counts
 
 
-def _is_pointwise(args: Sequence[Any], outs: list[Tensor]) -> bool:
+def _is_pointwise(step: RecordedStep, args: Sequence[Any], outs: list[Tensor]) -> bool:
+    """Whether every number made is one of the numbers in its own place alone."""
     shapes = {arg.shape for arg in args if isinstance(arg, Tensor)}
-    if not shapes or not outs:
+    if not shapes or not outs or not (step.name in POINTWISE or _is_declared(step.func)):
         return False
     try:
         shape = torch.broadcast_shapes(*shapes) if len(shapes) > 1 else shapes.pop()
         return all(out.shape == shape for out in outs)
     except RuntimeError:
         return False
+
+
+@cache
+def _is_declared(func: Any) -> bool:
+    """Whether PyTorch declares an operation, in one form at least, as pointwise."""
+    packets = [getattr(torch.ops.aten, plain_name(func), None), func.overloadpacket]
+    forms = [getattr(packet, form) for packet in packets if packet for form in packet.overloads()]
+    return any(torch.Tag.pointwise in form.tags for form in forms)
 
 
 def _pointwise(c: OpContext) -> list[Behind]:
@@ -315,7 +341,7 @@ def _pointwise(c: OpContext) -> list[Behind]:
 
 def _unknown(c: OpContext) -> list[Behind]:
     """Nothing is known: what different nodes stand behind is taken to be mixed."""
-    c.step.mixes = any(c.rows(a) for a in c.args)
+    c.step.mixes = any(c.recorder.record.values[number].rows for number in c.step.inputs)
     return [() for _ in c.outs]
 
 
@@ -891,7 +917,7 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
     rows, columns = left.dim() - 2, left.dim() - 1
     inner = [r for r in c.rows(right) if r.varies(rows)]
     outer = [r for r in c.rows(left) if r.varies(columns)]
-    sparse = left.layout != torch.strided
+    sparse = left.layout != torch.strided and not c.rows(left)  # else rows of features
     if outer and not inner and all(_are_own_clusters(c, r) for r in outer):
         return [(c.counted(c.out.shape, 0),)]  # a layer that reads a graph's clusters side by side
     if inner and any(c.are_nodes(r) and r.varies(rows) for r in c.rows(left)):
@@ -1021,11 +1047,24 @@ def _nothing(c: OpContext) -> list[Behind]:
     return [() for _ in c.outs]
 
 
+POINTWISE = {
+    "alpha_dropout", "bernoulli", "binary_cross_entropy", "binomial", "cauchy", "complex",
+    "exponential", "feature_dropout", "fill", "floor_divide", "geometric", "hardswish",
+    "huber_loss", "imag", "l1_loss", "log_normal", "log_sigmoid_forward", "mse_loss", "normal",
+    "poisson", "polar", "_prelu_kernel", "prelu", "random", "real", "rrelu_with_noise",
+    "smooth_l1_loss", "soft_margin_loss", "tril", "triu", "uniform", "zero",
+    "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask",
+    *(f"{kind}_like" for kind in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")),
+}  # fmt: skip
+"""Operations place by place that PyTorch does not declare as such (``torch.Tag.pointwise``)."""
+
+
 HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _shaped),
     **dict.fromkeys(
         ("alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "lift_fresh_copy",
-         "dropout", "native_dropout", "to", "_conj", "resolve_conj"), _same),
+         "dropout", "native_dropout", "to", "_conj", "resolve_conj", "_neg_view", "resolve_neg",
+         "_to_sparse", "_to_dense", "_coalesce"), _same),
     **{name: _view(getattr(torch.ops.aten, name)) for name in (
         "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "split",
         "split_with_sizes", "unbind", "unfold", "diagonal", "flip", "roll", "repeat",
@@ -1055,7 +1094,9 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
         ("amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "std_mean", "logsumexp",
          "norm", "linalg_vector_norm", "argmax", "argmin", "any", "all", "median", "nanmean",
          "count_nonzero", "mode"), _axis_extreme),
-    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum", "cumprod", "sort", "topk"), _along),
+    **dict.fromkeys(
+        ("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "logcumsumexp",
+         "cummax", "cummin", "sort", "topk"), _along),
     **dict.fromkeys(
         ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
          "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "batch_norm"),
@@ -1087,5 +1128,5 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("segment_matmul", "grouped_matmul"), _rows_stay),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _bag),
 }  # fmt: skip
-"""By operation: the nodes behind its results. What is not listed is pointwise where shapes say so,
-and otherwise taken to mix nodes."""
+"""By operation: the nodes behind its results. What is not listed is pointwise where PyTorch or
+:data:`POINTWISE` says so, and otherwise taken to mix nodes."""

@@ -34,13 +34,12 @@ from gnn_repair.exposure.record.recorder import (
     RecordedStep,
     Ref,
     fill_values,
-    is_in_place,
-    plain_name,
     run_decomposed,
     tensors_in,
     unfused,
     value_numbers,
 )
+from gnn_repair.exposure.record.reductions import is_in_place, plain_name
 from gnn_repair.exposure.state import alike, forget_propagations, is_finite, resting
 from gnn_repair.exposure.value import Exposure
 
