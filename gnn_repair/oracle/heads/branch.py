@@ -3,7 +3,7 @@
 Where a relaxation stays positive, two cases are made: with few terms the halves of the polytope at
 the edge along which lines are loosest, else the signs of the unit whose line is farthest off. In a
 case a unit's interval is halved (a ReLU is linear there), and a multiple of its input that is
-nonnegative in that case may be added to any bound. All leaves of one depth are bounded together,
+nonnegative in that case may be added to any bound. Leaves of about one depth are bounded together,
 across LPs, by rounds of linear bounds: the cutting-plane way to the best lines, which with ReLUs
 after one layer ends at the triangle relaxation, without a general solver. An LP is decided when all
 its leaves are closed or one λ met on the way wins.
@@ -169,11 +169,11 @@ def _side_by_side(region: Region, parts: list[Tensor]) -> Floats:
 
 
 class LeafBatch:
-    """Leaves of one depth as one region."""
+    """Leaves of about one depth as one region."""
 
     def __init__(self, base: Base, cases: list[tuple[Tree, Leaf]], push: float = PUSH) -> None:
         self.base, self.cases, self.push = base, cases, push
-        self.depth = len(cases[0][1].units)
+        self.depth = max(len(leaf.units) for _, leaf in cases)
         self.position, self.target = np.array([(t.position, t.target) for t, _ in cases]).T
         assumed = [
             (row, level, *unit, sign)
@@ -285,8 +285,8 @@ class LeafBatch:
             if old is not None and old.bound <= bounds[row]:
                 continue
             self.best[row] = Leaf(
-                leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row], sizes[row],
-                self.inner[row], *splits[row], leaf.last, leaf.halvings, edges[row],
+                leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row],
+                sizes[row, : len(leaf.units)], self.inner[row], *splits[row], leaf.last, leaf.halvings, edges[row],
             )  # fmt: skip
 
     def _edges(
@@ -348,7 +348,7 @@ def _gaps(
 def bound_leaves(
     base: Base, cases: list[tuple[Tree, Leaf]], rounds: int, push: float = PUSH
 ) -> None:
-    """Bound leaves of one depth and hand them back to their trees."""
+    """Bound leaves together and hand them back to their trees."""
     for (tree, _), leaf in zip(cases, LeafBatch(base, cases, push).bound(rounds), strict=True):
         (tree.closed if leaf.bound <= tree.threshold else tree.leaves).append(leaf)
 
@@ -406,7 +406,8 @@ def _level(base: Base, trees: list[Tree]) -> None:
                 tree.leaves.append(replace(leaf, last=True))
                 break
             for case in leaf.cases(tree.terms, others):
-                by_depth.setdefault((len(case.units), case.last), []).append((tree, case))
+                depth = len(case.units).bit_length()  # calls cost more than a few rows of zeros
+                by_depth.setdefault((depth, case.last), []).append((tree, case))
     for (_, last), cases in by_depth.items():
         bound_leaves(base, cases, *((LAST_ROUNDS, LAST_PUSH) if last else (ROUNDS, PUSH)))
 
