@@ -31,8 +31,8 @@ _CHOICES = {
 def as_path(path: str | Path) -> Path:
     """``path`` as a :class:`Path` that the system can look up; anything else is rejected."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
-        said = repr(path) if isinstance(path, str) else type(path).__name__
-        raise InputError(f"{said:.80} is no path; give a string or a Path")
+        given = repr(path) if isinstance(path, str) else type(path).__name__
+        raise InputError(f"{given:.80} is no path; give a string or a Path")
     try:
         Path(path).exists()
     except OSError as error:
@@ -104,11 +104,11 @@ def check_target(path: str | Path, *, folders: bool = False) -> Path:
 def cannot_write(path: Path, error: OSError | ValueError) -> GnnRepairError:
     """Why a file was not written, as one sentence."""
     reason, number = getattr(error, "strerror", None) or error, getattr(error, "errno", None)
-    said = f"cannot write {str(path)[:200]}: {reason}"
+    sentence = f"cannot write {str(path)[:200]}: {reason}"
     if number in _CHOICES or isinstance(error, ValueError):
-        return InputError(f"{said}; choose another folder or name")
+        return InputError(f"{sentence}; choose another folder or name")
     remedy = "make room" if number in _FULL else "check the disk"
-    return ResourceError(f"{said}; {remedy}, then run again")
+    return ResourceError(f"{sentence}; {remedy}, then run again")
 
 
 def _flush(path: Path) -> None:

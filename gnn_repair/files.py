@@ -88,9 +88,9 @@ def load_tensors(
             raise FileFormatError(f"{path} does not exist or is not a file")
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            found = metadata.get("kind", "something else")
-            if found != kind and found not in formerly:
-                raise FileFormatError(f"{path} holds {found[:80]}, not {kind}")
+            stored = metadata.get("kind", "something else")
+            if stored != kind and stored not in formerly:
+                raise FileFormatError(f"{path} holds {stored[:80]}, not {kind}")
             tensors = {name: _copied(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         header = _opened(metadata, tensors, sealed)
     except FileFormatError:
@@ -236,12 +236,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in entries:
             raise ValueError(f"{reprlib.repr(name)} occurs twice")
-        found[name] = value
-    return found
+        entries[name] = value
+    return entries
 
 
 def _refuse(constant: str) -> float:

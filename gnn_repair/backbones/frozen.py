@@ -52,10 +52,10 @@ def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The same, floats among them finite."""
-    found = under(tensors, prefix)
-    for name, value in found.items():
+    values = under(tensors, prefix)
+    for name, value in values.items():
         check_tensor(name[:80], value, value.dim(), (*REAL, torch.int64))
-    return found
+    return values
 
 
 def check_names(tensors: Mapping[str, Tensor], named: Mapping[str, Any], *prefixes: str) -> None:
@@ -84,9 +84,9 @@ def check_statistics(tensors: Mapping[str, Tensor], members: int, epochs: int) -
     """0 ≤ best_epoch ≤ epochs_run ≤ the budget's, for every member."""
     for name, (dims, dtypes) in STATISTICS.items():
         check_tensor(name, tensors[name], dims, dtypes)
-        found = len(tensors[name])
-        if found != members:
-            raise InputError(f"{name} has {found} members instead of {members}")
+        count = len(tensors[name])
+        if count != members:
+            raise InputError(f"{name} has {count} members instead of {members}")
     best, run = tensors["best_epoch"], tensors["epochs_run"]
     if not bool(((best >= 0) & (best <= run) & (run <= epochs)).all()):
         raise InputError(f"best_epoch and epochs_run must lie in 0..{epochs}, in this order")
@@ -231,9 +231,9 @@ class Frozen:
         header["shape"] = {**BEFORE_CHOICES, **header["shape"]}
         for name, value in frozen._identity().items():
             if header[name] != value:
-                found = reprlib.repr(header[name])
+                stored = reprlib.repr(header[name])
                 raise FileFormatError(
-                    f"{path} was made with another {name}: {found} instead of {value}"
+                    f"{path} was made with another {name}: {stored} instead of {value}"
                 )
         with contents_of(path):
             check_statistics(results, len(splits), budget.epochs)
@@ -283,11 +283,11 @@ def _check_parameters(frozen: Frozen) -> None:
         odd = sorted(shapes.keys() ^ frozen.parameters.keys())[0]
         raise InputError(f"parameter {odd[:80]} is missing or unknown")
     for name, shape in shapes.items():
-        found = frozen.parameters[name]
-        if found.shape != shape or found.dtype != frozen.logits.dtype:
+        parameter = frozen.parameters[name]
+        if parameter.shape != shape or parameter.dtype != frozen.logits.dtype:
             raise InputError(
-                f"parameter {name} is {found.dtype} of shape {list(found.shape)} instead of "
-                f"{frozen.logits.dtype} of shape {list(shape)}"
+                f"parameter {name} is {parameter.dtype} of shape {list(parameter.shape)} instead "
+                f"of {frozen.logits.dtype} of shape {list(shape)}"
             )
     if not agree(frozen.readout.logits(frozen.node_state).transpose(0, 1), frozen.logits):
         raise InputError("its parameters do not give its logits")

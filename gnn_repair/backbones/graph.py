@@ -138,8 +138,8 @@ class Graph:
         if one_loop not in self._normalised:
             pattern = self.pattern(one_loop)
             scale = self._degrees(pattern).rsqrt()
-            made = Operator(pattern, scale[pattern.recipients] * scale[pattern.indices])
-            self._normalised[one_loop] = made
+            operator = Operator(pattern, scale[pattern.recipients] * scale[pattern.indices])
+            self._normalised[one_loop] = operator
         return self._normalised[one_loop]
 
     @cached_property

@@ -217,9 +217,9 @@ class OwnNetwork:
         out = call(network, data)
         shape = (int(data.num_nodes), num_classes(data))
         if not isinstance(out, Tensor) or tuple(out.shape) != shape:
-            found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            shown = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise InputError(
-                f"{self.title or 'the network'} gives {found} instead of logits {list(shape)}; "
+                f"{self.title or 'the network'} gives {shown} instead of logits {list(shape)}; "
                 "give an OwnNetwork a forward= that returns them"
             )
         return out
@@ -276,8 +276,8 @@ def load_network(path: str | Path, own: OwnNetwork, data: Data) -> FrozenNetwork
         try:
             network.load_state_dict(under(tensors, "state/"))
         except RuntimeError as error:
-            said = " ".join(str(error).split())[:200]
-            raise InputError(f"it holds another network's weights: {said}") from error
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"it holds another network's weights: {reason}") from error
         results = {name: tensors[name] for name in RESULTS}
         again, kept = own.logits(network, data).unsqueeze(0), results["logits"]
         if kept.shape != again.shape or not agree(again, kept):

@@ -60,9 +60,9 @@ def check(
     if kind:
         typer.echo(kind, err=True)  # so that what is printed stays JSON where that is asked for
     affine = exposure.head is None
-    found = compare(solution, before, exposure if affine else None, chance=chance)
-    _show(found, format)
-    if not found.ok(tolerance / 100):
+    comparison = compare(solution, before, exposure if affine else None, chance=chance)
+    _show(comparison, format)
+    if not comparison.ok(tolerance / 100):
         raise typer.Exit(1)
 
 
@@ -80,10 +80,10 @@ def _answers(factory: str) -> tuple[Any, Any, float | None]:
         raise InputError("data has no y; the check asks about every node's true class")
     if exposure.outputs != "classes":
         raise InputError(f"the check asks about classes, and these outputs are {exposure.outputs}")
-    found = reach(exposure, target, nodes)
-    assert isinstance(found, Reach)  # of classes
-    chance = found.true_class_chance.value
-    return exposure, found.witnesses, None if chance != chance else chance
+    figures = reach(exposure, target, nodes)
+    assert isinstance(figures, Reach)  # of classes
+    chance = figures.true_class_chance.value
+    return exposure, figures.witnesses, None if chance != chance else chance
 
 
 def _reach(solution: Any) -> str:

@@ -92,8 +92,8 @@ def _look(console: Console) -> None:
     accuracy = 100 * float(frozen.accuracy(data.test_mask)[0])
     typer.echo(f"{BACKBONES[BACKBONE].title} is right about {accuracy:.1f} % of the test nodes.\n")
     with _step(console, "asking which of its mistakes could be undone"):
-        found = diagnose(frozen)
-    typer.echo(f"{found.exposure}\n\n{found}\n")
+        diagnosis = diagnose(frozen)
+    typer.echo(f"{diagnosis.exposure}\n\n{diagnosis}\n")
 
 
 def _study(protocol: Protocol, store: Path, format: Format, console: Console) -> None:

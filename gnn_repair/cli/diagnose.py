@@ -43,17 +43,17 @@ def diagnose(
     labelled nodes where there is none.
     """
     check_outputs((csv, ROWS), (report, PAGE))
-    found = run_diagnosis(factory)
-    for path, write in ((csv, found.to_csv), (report, found.report)):
+    diagnosis = run_diagnosis(factory)
+    for path, write in ((csv, diagnosis.to_csv), (report, diagnosis.report)):
         if path is not None:
             typer.echo(f"{write(path)}", err=True)
-    frame = found.to_frame()
+    frame = diagnosis.to_frame()
     if format is Format.json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        content = {"summary": found.summary(), "rows": rows}
+        content = {"summary": diagnosis.summary(), "rows": rows}
         typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
         return
-    typer.echo(str(found))
+    typer.echo(str(diagnosis))
     errors = frame[frame["verdict"] != "right"]
     if "mass_moved" in frame:
         errors = errors.sort_values("mass_moved", kind="stable")

@@ -59,8 +59,8 @@ def doctor(root: RootOption = None, format: FormatOption = Format.table) -> None
 def _row(finding: Observation, format: Format) -> dict[str, Any]:
     if format is Format.json:
         return {"subject": finding.subject, "found": finding.found, "wrong": finding.wrong}
-    found = f"{finding.found}: {finding.wrong}" if finding.wrong else finding.found
-    return {"": "✗" if finding.wrong else "✓", "subject": finding.subject, "found": found}
+    words = f"{finding.found}: {finding.wrong}" if finding.wrong else finding.found
+    return {"": "✗" if finding.wrong else "✓", "subject": finding.subject, "found": words}
 
 
 def examine(root: str | None = None) -> Iterator[Observation]:
@@ -125,8 +125,8 @@ def _devices() -> Observation:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [f"{cores} CPU cores, PyTorch threads: {torch.get_num_threads()}"]
     for index in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(index)
-        parts.append(f"cuda:{index} {found.name} ({found.total_memory / 2**30:.0f} GiB)")
+        device = torch.cuda.get_device_properties(index)
+        parts.append(f"cuda:{index} {device.name} ({device.total_memory / 2**30:.0f} GiB)")
     if not torch.cuda.is_available():
         parts.append("no GPU that PyTorch can use")
     return Observation("devices", "; ".join(parts))
@@ -165,10 +165,10 @@ def _one_certificate() -> Observation:
     exposure, solution = _solved()
     changed = replace(solution, rival_weights=solution.rival_weights[:, [0, 2, 1]] * [1, 0.9, 1.1])
     accepted, refused = bool(solution.check(exposure)), not changed.check(exposure)
-    found = f"right one {'accepted' if accepted else 'refused'}, "
-    found += f"changed one {'refused' if refused else 'accepted'}"
+    words = f"right one {'accepted' if accepted else 'refused'}, "
+    words += f"changed one {'refused' if refused else 'accepted'}"
     wrong = None if accepted and refused else "the check is wrong here; report this line"
-    return Observation("one certificate", found, wrong)
+    return Observation("one certificate", words, wrong)
 
 
 def _solved() -> tuple[Exposure, Solution]:

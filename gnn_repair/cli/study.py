@@ -129,11 +129,11 @@ def run(
         f"{count_of(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
         f"failed (protocol {outcome.protocol}, store {store})"
     )
-    found = source_revision()
-    if outcome.stored and found["source"] not in ("clean", "unknown"):
+    revision = source_revision()
+    if outcome.stored and revision["source"] not in ("clean", "unknown"):
         # Results of files that no revision holds cannot be made again.
-        said = f"{found['source']} {found['revision']}; the records say so"
-        typer.echo(f"gnn-repair: warning: {said}", err=True)
+        source = f"{revision['source']} {revision['revision']}; the records say so"
+        typer.echo(f"gnn-repair: warning: {source}", err=True)
     if outcome.failures:
         raise typer.Exit(1)
 

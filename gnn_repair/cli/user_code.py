@@ -80,23 +80,23 @@ def _chosen(
     """By their short names; a name is taken once, and those of the package never."""
     if not any(map(is_place, names)):
         return names
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for name in names:
         short = short_name(name)
-        if short in found or (is_place(name) and short in (*DATASETS, *TITLES)):
+        if short in objects or (is_place(name) and short in (*DATASETS, *TITLES)):
             raise InputError(f"{name:.120} would be the second {short!r:.60}; give it another name")
-        found[short] = own(name) if is_place(name) else known(name)
-    return found
+        objects[short] = own(name) if is_place(name) else known(name)
+    return objects
 
 
 def made_by(factory: str) -> tuple[Any, Any, Any]:
     """Model, data and which nodes, by a function or tuple of the user's."""
-    made = _called(factory, load_object(factory))
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
+    result = _called(factory, load_object(factory))
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
         raise InputError(
-            f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"
+            f"{factory} gave a {type(result).__name__}; return (model, data) or with nodes"
         )
-    return (*made, None) if len(made) == 2 else made
+    return (*result, None) if len(result) == 2 else result
 
 
 def _data(name: str) -> Any:

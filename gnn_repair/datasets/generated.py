@@ -96,9 +96,11 @@ def _token_links(generator: np.random.Generator, labels: np.ndarray) -> np.ndarr
     links = [(token, token + 1) for token in range(TOKENS - 1)]
     for token in np.flatnonzero(generator.random(TOKENS) < GOVERNED):
         ahead = (token + step for step in REACH if token + step < TOKENS)
-        found = next((other for other in ahead if labels[other] == governor[labels[token]]), None)
-        if found is not None:
-            links.append((int(token), int(found)))
+        dependent = next(
+            (other for other in ahead if labels[other] == governor[labels[token]]), None
+        )
+        if dependent is not None:
+            links.append((int(token), int(dependent)))
     return np.array(links)
 
 

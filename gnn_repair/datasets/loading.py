@@ -318,7 +318,7 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
             spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing"
         )
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always", CacheWarning)
             data = load(spec, root)
     except InputError as error:
@@ -327,7 +327,7 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
                 spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing", error
             )
         return DatasetCheck(spec.name, f"differs: {error}", nothing, "differ", error)
-    faults = [str(each.message) for each in said if each.category is CacheWarning]
+    faults = [str(each.message) for each in raised if each.category is CacheWarning]
     differences = [*faults, *compare(spec, data)]
     status = "differs: " + "; ".join(differences) if differences else "ok"
     known = sum(file.sha256 is not None for file in spec.files)
@@ -339,14 +339,14 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
 
 def compare(spec: DatasetSpec, data: Data) -> list[str]:
     """Where ``data`` departs from the published statistics, one phrase each."""
-    found, expected = describe(data), spec.statistics
+    statistics, expected = describe(data), spec.statistics
     differences = [
-        f"{field} {found[field]:,} (published {published:,})"
+        f"{field} {statistics[field]:,} (published {published:,})"
         for field in ("nodes", "entries", "features", "classes")
-        if (published := getattr(expected, field)) not in (None, found[field])
+        if (published := getattr(expected, field)) not in (None, statistics[field])
     ]
-    if found["splits"] != 10:
-        differences.append(f"splits {found['splits']} (published 10)")
+    if statistics["splits"] != 10:
+        differences.append(f"splits {statistics['splits']} (published 10)")
     if expected.shares is not None:
         differences += _share_differences(data, expected.shares)
     return differences

@@ -137,10 +137,10 @@ def is_typed(data: Any) -> bool:
 
 def edges_of(data: Any) -> dict[Relation, Any]:
     """The edges of every relation."""
-    found: dict[Relation, Any] = {}
+    edges: dict[Relation, Any] = {}
     for name in reversed(EDGE_LISTS):
-        found |= typed_field(data, name) or {}
-    return found
+        edges |= typed_field(data, name) or {}
+    return edges
 
 
 def typed_field(data: Any, name: str) -> dict[Any, Any] | None:
@@ -149,8 +149,8 @@ def typed_field(data: Any, name: str) -> dict[Any, Any] | None:
         value = field(data, f"{name}_dict")
         return dict(value) if isinstance(value, Mapping) else None
     stores = [*data.node_items(), *data.edge_items()]
-    found = {kind: store[name] for kind, store in stores if name in store}
-    return found or None
+    values = {kind: store[name] for kind, store in stores if name in store}
+    return values or None
 
 
 def untyped_field(data: Any, name: str) -> Any:
@@ -171,8 +171,8 @@ def counts_of(data: Any) -> dict[str, int]:
 
 
 def _features(data: Any) -> dict[str, Tensor]:
-    found = typed_field(data, "x") or {}
-    return {kind: x for kind, x in found.items() if isinstance(x, Tensor)}
+    features = typed_field(data, "x") or {}
+    return {kind: x for kind, x in features.items() if isinstance(x, Tensor)}
 
 
 def _count(data: Any, kind: str, edges: Mapping[Relation, Any]) -> int | None:
@@ -286,8 +286,8 @@ def _batches_of_loader(loader: DataLoader[Any]) -> list[Any]:
             "the loader shuffles its graphs, so that an exposure's graphs could not be told; pass "
             "its dataset, or a loader with shuffle=False"
         )
-    found = _in_order(loader) if isinstance(loader, GraphLoader) else None
-    batches = list(loader) if found is None else found
+    ordered = _in_order(loader) if isinstance(loader, GraphLoader) else None
+    batches = list(loader) if ordered is None else ordered
     if not batches:
         raise InputError("the loader holds no graphs; pass one with at least one batch")
     return batches
@@ -376,9 +376,9 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
     """The parameters of the model's forward that take a single value each."""
     if isinstance(model, Sequential):
         return [Parameter(name, True) for name in model.signature.param_dict]
-    found = list(inspect.signature(model.forward).parameters.values())
-    open_ended = [p for p in found if p.kind is p.VAR_POSITIONAL]
-    named = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    open_ended = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if open_ended and not named:
         if hasattr(model, "encode") and hasattr(model, "decode"):
             raise InputError(
@@ -505,11 +505,11 @@ class _Arguments:
         """Fill what is open, and ask about what could be meant otherwise."""
         open_ones = [p for p in self.parameters if p.name not in self.plan]
         for parameter in sorted(open_ones, key=lambda p: not p.required):
-            found = self._candidates(parameter.name)
+            candidates = self._candidates(parameter.name)
             if parameter.required:
-                self._fill_required(parameter.name, found)
-            elif found:
-                self._fill_optional(parameter.name, found)
+                self._fill_required(parameter.name, candidates)
+            elif candidates:
+                self._fill_optional(parameter.name, candidates)
         self._ask_about_graphs()
         self._ask_about_labels()
         order = {name: place for place, name in enumerate(self.names)}
@@ -529,8 +529,8 @@ class _Arguments:
         kind = next((k for k in (WEIGHTS, TYPES, VECTORS) if name in k), None)
         if self.num_edges is None or kind is None or any(map(is_adjacency, graphs[:1])):
             return []
-        found = [(key, field(self.data, key)) for key in field_names(self.data)]
-        fitting = [(k, v) for k, v in found if self._edge_like(k, v) and _fits(k, v, kind)]
+        fields = [(key, field(self.data, key)) for key in field_names(self.data)]
+        fitting = [(k, v) for k, v in fields if self._edge_like(k, v) and _fits(k, v, kind)]
         return [
             # A column would be broadcast against a row of degrees to a square matrix.
             Given(value.squeeze(1), f"data.{key}.squeeze(1)")
@@ -672,15 +672,15 @@ def typed_arguments(
     """
     known, asked = known or {}, parameters_of(model)
     finder = _TypedFinder(data, node_type, [p for p in asked if p.name not in known])
-    found = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
-    missing = [p.name for p in finder.parameters if p.required and found[p.name] is None]
+    arguments = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
+    missing = [p.name for p in finder.parameters if p.required and arguments[p.name] is None]
     if missing:
         raise InputError(
             f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have for "
             f"its types of nodes or edges; {ASK}"
         )
-    found |= {name: (given.source, given.value) for name, given in known.items()}
-    ordered = [(p.name, found[p.name]) for p in asked]
+    arguments |= {name: (given.source, given.value) for name, given in known.items()}
+    ordered = [(p.name, arguments[p.name]) for p in asked]
     given = {name: value for name, value in ordered if value is not None}
     parts = [_shown(name, source, f"{name}_dict") for name, (source, _) in given.items()]
 
@@ -731,9 +731,9 @@ class _TypedFinder:
         return f"{held}_dict", edges
 
     def _of_edges(self) -> tuple[str, Any] | None:
-        found = [(f"{name}_dict", typed_field(self.data, name)) for name in EDGE_FIELDS]
-        found = [(name, value) for name, value in found if value is not None]
-        return found[0] if len(found) == 1 else None
+        fields = [(f"{name}_dict", typed_field(self.data, name)) for name in EDGE_FIELDS]
+        fields = [(name, value) for name, value in fields if value is not None]
+        return fields[0] if len(fields) == 1 else None
 
     def _by_place(self, place: int) -> tuple[str, Any] | None:
         """Of the first two the role that no other has by its name: features, then edges."""
@@ -755,8 +755,8 @@ def explaining_misfits(model: nn.Module, data: Any) -> Iterator[None]:
         yield
     except InputError as error:
         raised = error.__cause__
-        if raised is not None and (told := _misfit(model, data, raised)):
-            raise InputError(told) from raised
+        if raised is not None and (reason := _misfit(model, data, raised)):
+            raise InputError(reason) from raised
         raise
 
 
@@ -774,13 +774,13 @@ def _misfit(model: nn.Module, data: Any, raised: BaseException) -> str | None:
         value = field(data, name)
         if weights is None or not isinstance(value, Tensor) or name in LABELS:
             continue
-        said = f"data.{name} is {{}} and the model's weights are {{}}; "
+        sentence = f"data.{name} is {{}} and the model's weights are {{}}; "
         if "device" in str(raised) and value.device != weights.device:
-            places = said.format(f"on {value.device}", f"on {weights.device}")
+            places = sentence.format(f"on {value.device}", f"on {weights.device}")
             return places + "bring both to one device, as model.to(...) and data.to(...) do"
         numbers = value.is_floating_point() or name == "x"
         if numbers and re.search("dtype|scalar type", str(raised)) and value.dtype != weights.dtype:
-            kinds = said.format(value.dtype, weights.dtype)
+            kinds = sentence.format(value.dtype, weights.dtype)
             return (
                 f"{kinds}pass data.{name} = data.{name}.to({weights.dtype}), or convert the model"
             )
@@ -815,9 +815,9 @@ class Invocation:
         except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
-            said = " ".join(str(error).split())[:300] or _raising_line(error)
+            reason = " ".join(str(error).split())[:300] or _raising_line(error)
             raise InputError(
-                f"the model, called as {self.text}, raised {type(error).__name__}: {said}; "
+                f"the model, called as {self.text}, raised {type(error).__name__}: {reason}; "
                 + self.advice
             ) from error
 
@@ -867,8 +867,8 @@ def _unpacked(model: nn.Module, parameter: str) -> tuple[str, ...]:
     except (OSError, TypeError):
         return ()  # written where no source is kept
     line = rf"^\s*\(?(\w+)\s*,\s*(\w+)\)?\s*=\s*{re.escape(parameter)}\s*(?:#.*)?$"
-    found = re.search(line, source, re.MULTILINE)
-    return found.groups() if found else ()
+    match = re.search(line, source, re.MULTILINE)
+    return match.groups() if match else ()
 
 
 def _is_graph(names: tuple[str, ...]) -> bool:
@@ -957,9 +957,9 @@ def _only(kinds: Sequence[str]) -> str | None:
 
 def _by_output(output: Any, counts: Mapping[str, int], labelled: Sequence[str]) -> str:
     """The type that a model classifies, by what it returns."""
-    said = _said(output, counts)
-    if said is not None:
-        kinds = [kind for kind, value in said.items() if isinstance(value, Tensor)]
+    by_type = _said(output, counts)
+    if by_type is not None:
+        kinds = [kind for kind, value in by_type.items() if isinstance(value, Tensor)]
     else:
         first = _first_tensor(output)
         rows = first.shape[0] if first is not None and first.dim() else -1
@@ -996,22 +996,22 @@ def _of_type(output: Any, node_type: str, counts: Mapping[str, int], classes: in
     Of several things in a tuple, such as logits beside embeddings of every type, the one with a
     column a class, else the first.
     """
-    said = _said(output, counts)
-    if said is None:
+    by_type = _said(output, counts)
+    if by_type is None:
         return output
     if isinstance(output, tuple | list):
-        told = [_about(one, node_type, counts) for one in output]
-        known = [one for one in told if one is not None]
+        outputs = [_about(one, node_type, counts) for one in output]
+        known = [one for one in outputs if one is not None]
         wide = [one for one in known if one.dim() == 2 and one.shape[1] == classes]
         if known:
             return (wide or known)[0]
-    if said.get(node_type) is None:
-        spoken = [kind for kind, value in said.items() if value is not None]
+    if by_type.get(node_type) is None:
+        spoken = [kind for kind, value in by_type.items() if value is not None]
         raise InputError(
             f"the model returns nothing for {node_type!r}, only for {quoted_names(spoken)}; choose "
             "another node_type=, or pass data in which messages reach that type"
         )
-    return said[node_type]
+    return by_type[node_type]
 
 
 def _about(one: Any, node_type: str, counts: Mapping[str, int]) -> Tensor | None:
@@ -1227,18 +1227,18 @@ def read_output(
     Of several tensors with a row per ``noun`` they are the one that is called so, else the only one
     with a column per class. Where ``outputs`` is None the labels of ``data`` say what they are.
     """
-    found = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
-    if not found:
+    tensors = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
+    if not tensors:
         raise InputError(
             f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
         )
-    nodes = nodes or (found[0][1].shape[0] if found[0][1].dim() else 0)
+    nodes = nodes or (tensors[0][1].shape[0] if tensors[0][1].dim() else 0)
     single = nodes == 1 and isinstance(output, Tensor) and output.dim() < 2
     if single:
-        found = [(None, found[0][1].reshape(1, -1))]
-    rows = [(k, v) for k, v in found if v.dim() in (1, 2) and v.shape[0] == nodes]
+        tensors = [(None, tensors[0][1].reshape(1, -1))]
+    rows = [(k, v) for k, v in tensors if v.dim() in (1, 2) and v.shape[0] == nodes]
     if not rows:
-        shape = list(found[0][1].shape)
+        shape = list(tensors[0][1].shape)
         raise ExposureRefused(
             f"the model returns a tensor of shape {shape} for {nodes} {noun}s, and an exposure "
             f"needs one row of logits per node, or one per graph; {_instead(shape, nodes, data)}"
@@ -1341,9 +1341,9 @@ def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
     if logits.dtype not in (torch.float32, torch.float64):
         held = {one.dtype for one in model.parameters() if one.is_floating_point()}
         if held <= {torch.float32, torch.float64} and held:
-            told = " and ".join(sorted(map(str, held)))
+            dtypes = " and ".join(sorted(map(str, held)))
             raise InputError(
-                f"the model's weights are {told} but its logits {logits.dtype}, as under "
+                f"the model's weights are {dtypes} but its logits {logits.dtype}, as under "
                 "torch.autocast; take the autocast out of its forward to have it exposed"
             )
         raise InputError(

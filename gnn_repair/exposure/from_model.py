@@ -199,8 +199,8 @@ def expose(
     lazy = lazy_parameters(model)
     exposed = partial(_expose_graph, model, lazy=lazy, calling=(forward, node_type), wanted=wanted)
     try:
-        found = exposed(data if forward is not None else batch_if_required(data, model))
-        return name_sampled_nodes(found, data)
+        exposure = exposed(data if forward is not None else batch_if_required(data, model))
+        return name_sampled_nodes(exposure, data)
     except InputError as error:
         raised = error.__cause__ is not None and forward is None
         alone = batch_of_one(data) if raised and field(data, "batch_size") is None else None
@@ -225,8 +225,8 @@ def _expose_graph(
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
-        found = _exposed(subject, wanted)
-    return found if calling[0] is None else replace(found, forward=calling[0])
+        exposure = _exposed(subject, wanted)
+    return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
 def _exposed(subject: ModelOnData, wanted: ExposeOptions) -> Exposure:
@@ -269,11 +269,13 @@ def _expose_batches(
             each = replace(each, outputs=same)
     exposure = join_batches(parts)
     if wanted.expected is not None:
-        told = exposure.frozen_logits[0].float()
-        binary = told.shape[1] == 2 and not bool(told[:, 0].any())  # (0, z) of one logit z
+        logits = exposure.frozen_logits[0].float()
+        binary = logits.shape[1] == 2 and not bool(logits[:, 0].any())  # (0, z) of one logit z
         if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
-            told = told.sigmoid() if not binary else told.sigmoid() * told.new_tensor([0.0, 1.0])
-        check_expected(wanted.expected, told, binary, exposure.called, noun="graph")
+            logits = (
+                logits.sigmoid() if not binary else logits.sigmoid() * logits.new_tensor([0.0, 1.0])
+            )
+        check_expected(wanted.expected, logits, binary, exposure.called, noun="graph")
     return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
 
@@ -348,18 +350,20 @@ class Exposer:
         return read_output(output, rows, classes, self.wanted.outputs, about, noun)
 
     def _leaves(self) -> dict[int, KnownTensor]:
-        found: dict[int, KnownTensor] = {}
+        leaves: dict[int, KnownTensor] = {}
         for name, value in self.model.named_buffers():
-            found[id(value)] = self._leaf(name, value)
+            leaves[id(value)] = self._leaf(name, value)
         for name, parameter in self.model.named_parameters():
-            found[id(parameter)] = KnownTensor(name, True)
+            leaves[id(parameter)] = KnownTensor(name, True)
         relations = {} if self.subject.graph is None else self.subject.graph.edges
         for name, value, space, ends in self._fields():
             if isinstance(value, Tensor):
                 same = [n for n, edges in enumerate(relations.values()) if edges is value]
                 leaf = self._leaf(name, value, space, ends)
-                found[id(value)] = replace(leaf, is_field=True, relation=same[-1] if same else None)
-        return found
+                leaves[id(value)] = replace(
+                    leaf, is_field=True, relation=same[-1] if same else None
+                )
+        return leaves
 
     def _leaf(
         self, name: str, value: Tensor, space: int | None = None,
@@ -438,8 +442,8 @@ class Exposer:
                 return self._from_record(record, logits, embedding, recorder.store.values)
             except DivergedError as diverged:
                 if last:  # caches were filled by the first run
-                    told = describe_nondeterminism(self.model, self.run, logits, diverged.gap)
-                    raise ExposureRefused(told) from None
+                    reason = describe_nondeterminism(self.model, self.run, logits, diverged.gap)
+                    raise ExposureRefused(reason) from None
         raise AssertionError
 
     def _check_expected(self, logits: Tensor) -> None:
@@ -482,16 +486,16 @@ class Exposer:
             analysis.refuse_branches(sites, self.where)
         try:
             plan = CapturePlan.of(analysis, sites, len(logits), analysis.later_mixers(sites))
-            found = self._captured(analysis, sites, plan, logits, stored)
+            run = self._captured(analysis, sites, plan, logits, stored)
         except ExposureRefused:
-            for told in non_sum_reasons(analysis, self.modules):
-                raise ExposureRefused(told) from None
+            for reason in non_sum_reasons(analysis, self.modules):
+                raise ExposureRefused(reason) from None
             raise
         stored.clear()
         if not self.wanted.gradients:
-            return self._built(found, logits, embedding)
+            return self._built(run, logits, embedding)
         filtered = any(site.powers is not None for site in sites)
-        if filtered or not is_affine(found.extracted.head) or analysis.is_gated(sites):
+        if filtered or not is_affine(run.extracted.head) or analysis.is_gated(sites):
             raise InputError(
                 f"no gradient can be followed through {type(self.model).__name__}: it ends in "
                 "something nonlinear, or in several hops whose weights are multiplied out; call "
@@ -499,10 +503,10 @@ class Exposer:
             )
         record = analysis.record
         with torch.enable_grad():
-            found = replace(found, tensors=recompute_values(record))
+            run = replace(run, tensors=recompute_values(record))
             if embedding is not None and record.embedding is not None:
-                embedding = found.tensors[record.embedding]
-            return self._built(found, found.tensors[record.output], embedding)
+                embedding = run.tensors[record.embedding]
+            return self._built(run, run.tensors[record.output], embedding)
 
     def analysis_of(self, record: Record) -> Analysis:
         """A record with what depends on what."""
@@ -533,8 +537,8 @@ class Exposer:
         sites = [site_of(analysis, place, size) for place in final]
         if self.graphs is not None:
             return sites
-        found = Filters(analysis, size, lambda _: "")
-        return [replace(site, is_last_hop=found.is_filter(site)) for site in sites]
+        filters = Filters(analysis, size, lambda _: "")
+        return [replace(site, is_last_hop=filters.is_filter(site)) for site in sites]
 
     def _final_sites(
         self, analysis: Analysis, sites: list[FinalSite], size: int
@@ -614,8 +618,10 @@ class Exposer:
             return mixture.with_head(head, frozen, replay=replay), replay
         except InputError as error:
             divided = "of the head holds NaN" in str(error) and INFINITE
-            told = divided or coarse_words(found.analysis.record) or DISAGREES.format(logits.dtype)
-            raise ExposureRefused(f"{error}: {told}") from error
+            reason = (
+                divided or coarse_words(found.analysis.record) or DISAGREES.format(logits.dtype)
+            )
+            raise ExposureRefused(f"{error}: {reason}") from error
 
     def _mixture(
         self, found: CapturedRun, values: tuple[Tensor, Tensor], embedding: Tensor | None,
@@ -751,8 +757,8 @@ class Exposer:
         try:
             residual = certify(exposure, replay.run, logits, shifted)
         except InputError as error:
-            told = "; ".join(filter(None, [str(error), broken()]))
-            raise ExposureRefused(f"on reweighted messages in {names}, {told}") from error
+            reason = "; ".join(filter(None, [str(error), broken()]))
+            raise ExposureRefused(f"on reweighted messages in {names}, {reason}") from error
         if residual != residual:
             raise ExposureRefused(
                 f"on reweighted messages in {names} the model gives NaN or infinite logits: "
@@ -822,16 +828,16 @@ def held_parts(
 
     ``beside``: what lets other nodes' numbers in on ways to the logits that pass none of them.
     """
-    found: dict[tuple[str, bool], list[str]] = {}
+    operations: dict[tuple[str, bool], list[str]] = {}
     within = set(analysis.inner_mixers(own))
     for place in sorted({*beside, *within} - set(own)):
         step = analysis.record.steps[place]
-        names = found.setdefault((where(step.module), place in beside), [])
+        names = operations.setdefault((where(step.module), place in beside), [])
         how = " ".join(a for a in step.args if isinstance(a, str))  # such as amax
         name = "item" if step.looks else f"{step.name} {how}".rstrip()
         if name not in names:
             names.append(name)
-    return tuple(HeldPart(title, tuple(names), near) for (title, near), names in found.items())
+    return tuple(HeldPart(title, tuple(names), near) for (title, near), names in operations.items())
 
 
 def has_root(
@@ -864,8 +870,8 @@ def no_mixture_reason(
     name = type(subject.model).__name__
     mixing = analysis.side_mixers([])
     noun = "node" if subject.graph is not None or size == subject.nodes else "graph"
-    for told in non_sum_reasons(analysis, modules):
-        return told
+    for reason in non_sum_reasons(analysis, modules):
+        return reason
     read = analysis.value(analysis.record.output).rows
     if analysis.pooled and mixing and len(read) > 1:
         return (
@@ -918,18 +924,18 @@ def no_mixture_reason(
         step = analysis.record.steps[place]
         what = f"{module_title(modules, step.module)} puts rows of other {noun}s into a {noun}'s by"
         return f"{what} {operation_of(step)}; {AS_ONE_SUM}"
-    told = (
+    reason = (
         f"no aggregation happens in {name}'s forward: none of its PyTorch operations lets one "
         f"{noun}'s numbers into another's"
     )
     for field_name in field_names(subject.data):
         if _holds_graph(field(subject.data, field_name), subject.data, size):
             return (
-                f"{told}; the graph's adjacency matrix stands among the columns of "
+                f"{reason}; the graph's adjacency matrix stands among the columns of "
                 f"data.{field_name}, which it reads as features: multiply that part by itself, as "
                 "a product with an N × N matrix, and add the rest"
             )
-    return f"{told}; where features were propagated beforehand, pass a forward= that propagates"
+    return f"{reason}; where features were propagated beforehand, pass a forward= that propagates"
 
 
 def non_sum_reasons(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -938,7 +944,7 @@ def non_sum_reasons(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Ite
     last = 0 if pooled else max(analysis.side_mixers([]), default=0)
     ran = {steps[place].module for place in analysis.needed if place >= last}
     for name, module in modules.items():
-        what = next((said for kind, said in NO_SUMS.items() if isinstance(module, kind)), "")
+        what = next((words for kind, words in NO_SUMS.items() if isinstance(module, kind)), "")
         inside = holder_of(modules, name)[0] != name  # of a convolution, so that it is no pool
         if any(f"{at}.".startswith(f"{name}.") for at in ran) and what and not (pooled and inside):
             what = what.format("nodes of a graph" if pooled else "messages of a node")

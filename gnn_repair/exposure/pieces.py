@@ -303,9 +303,9 @@ def _check_pieces(exposure: Exposure) -> None:
         value = getattr(exposure, name)
         if value is not None:
             shared = {"?": 1 if len(value) == 1 else members}
-            found = list(value.shape)
-            shape = [{**sizes, **shared}.get(axis, found[-1]) for axis in axes]
-            _require(found == shape, f"{name} has shape {found} instead of {shape}")
+            sizes_given = list(value.shape)
+            shape = [{**sizes, **shared}.get(axis, sizes_given[-1]) for axis in axes]
+            _require(sizes_given == shape, f"{name} has shape {sizes_given} instead of {shape}")
 
 
 def _check_terms(exposure: Exposure) -> None:

@@ -163,12 +163,12 @@ def describe_nondeterminism(
             "the model's first run gives other logits than those after it: it keeps something "
             "between runs; have its forward compute that anew, or pass a forward= that resets it"
         )
-    told = "the model's logits change from run to run in evaluation mode; make its dropout and "
-    told += "sampling depend on self.training"
+    words = "the model's logits change from run to run in evaluation mode; make its dropout and "
+    words += "sampling depend on self.training"
     if any(isinstance(module, GraphModule) for module in model.modules()):
-        told += " (to_hetero and other tracing write training=True into F.dropout for good: use "
-        told += "nn.Dropout in the model that is traced)"
-    return told
+        words += " (to_hetero and other tracing write training=True into F.dropout for good: use "
+        words += "nn.Dropout in the model that is traced)"
+    return words
 
 
 @dataclass(frozen=True, eq=False)

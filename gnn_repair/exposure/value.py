@@ -222,10 +222,10 @@ class Exposure:
     @property
     def scope(self) -> str:
         """What is reweighted where that is not all, such as ``last hop only``; else empty."""
-        said = [LAST_HOP] * any(LAST_HOP in group.rule for group in self.groups)
+        parts = [LAST_HOP] * any(LAST_HOP in group.rule for group in self.groups)
         beside = [str(part) for part in self.held if part.beside]
-        said += [f"model with {' and '.join(beside)} held"] if beside else []
-        return ", ".join([*said, *[SAMPLED] * (self.n_id is not None)])
+        parts += [f"model with {' and '.join(beside)} held"] if beside else []
+        return ", ".join([*parts, *[SAMPLED] * (self.n_id is not None)])
 
     @property
     def term_names(self) -> NodeNames:

@@ -45,8 +45,8 @@ def describe(exposure: Exposure) -> str:
         lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
     if exposure.graph_starts is not None and exposure.num_groups > 1:
         some = len(alike_groups(exposure)[0]) < exposure.num_groups
-        said = "every group has weights of its own, also where a node is in several"
-        lines.append(f"    {said}" + "; tied() gives it one for all that weigh alike" * some)
+        note = "every group has weights of its own, also where a node is in several"
+        lines.append(f"    {note}" + "; tied() gives it one for all that weigh alike" * some)
     root = "; the node's own state is context for repairs" if exposure.root else ""
     fixed = "fixed logits" if head is None else f"aggregate of {head.width} channels; fixed"
     lines.append(f"  {fixed}: {exposure.fixed}{root}")

@@ -115,13 +115,13 @@ def _loaded(name: str) -> ModuleType:
 
 def check_sizes(name: str, tensor: Tensor, *sizes: int | None) -> None:
     """Raise unless the tensor's axes have these sizes (None: any): kernels read unchecked."""
-    found = tensor.shape
-    fits = len(found) == len(sizes) and all(
-        size is None or size == have for size, have in zip(sizes, found, strict=True)
+    shape = tensor.shape
+    fits = len(shape) == len(sizes) and all(
+        size is None or size == have for size, have in zip(sizes, shape, strict=True)
     )
     if not fits:
         wanted = ", ".join("any" if size is None else str(size) for size in sizes)
-        raise InputError(f"{name} has shape {list(found)} instead of [{wanted}]")
+        raise InputError(f"{name} has shape {list(shape)} instead of [{wanted}]")
 
 
 def check_groups(name: str, channels: int, groups: int) -> None:

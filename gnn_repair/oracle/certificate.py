@@ -341,7 +341,7 @@ def _oversized(claims: _Claims) -> NDArray[np.bool_]:
 
 def _verify_parts(solution: Solution, exposure: Exposure) -> Verification:
     """Check that the answers are those of the parts, and every part by its own proofs."""
-    told: dict[tuple[int, int, bool], list[tuple[float, float]]] = {}
+    proved: dict[tuple[int, int, bool], list[tuple[float, float]]] = {}
     unproven = strange = 0
     for part in solution.parts:
         whole, own = binarise(exposure, part.output, part.threshold), part.solution
@@ -351,10 +351,10 @@ def _verify_parts(solution: Solution, exposure: Exposure) -> Verification:
         shift = np.where(own.target == 1, 1, -1) * (limit[own.node] if limit.ndim else limit)
         answers = (own.recipient, own.target == 1, own.margin + shift, own.bound + shift)
         for place, wanted, *pair in zip(*(x.tolist() for x in answers), strict=True):
-            told.setdefault((place, part.output, wanted), []).append(tuple(pair))
+            proved.setdefault((place, part.output, wanted), []).append(tuple(pair))
     keys = (solution.recipient, solution.target, solution.wanted)
     for i, key in enumerate(zip(*(x.tolist() for x in keys), strict=True)):
-        pairs, bound = told.get(key, []), solution.bound[i]
+        pairs, bound = proved.get(key, []), solution.bound[i]
         attained = any(np.isclose(m, solution.margin[i], rtol=1e-12) for m, _ in pairs)
         strange += not (attained and any(b == bound or np.isclose(b, bound) for _, b in pairs))
     none = (0.0,) * 6

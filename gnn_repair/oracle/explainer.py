@@ -260,9 +260,9 @@ def _on_columns(
     if not len(keys):
         return np.zeros((len(columns), whole.shape[1]))
     place = np.searchsorted(keys, columns).clip(max=len(keys) - 1)
-    found = keys[place] == columns
+    present = keys[place] == columns
     ratio = np.where(whole > 0, moved / np.where(whole > 0, whole, 1.0), 0.0)
-    return np.asarray(np.where(found[:, None], ratio[place], 0.0))
+    return np.asarray(np.where(present[:, None], ratio[place], 0.0))
 
 
 def _check_places(

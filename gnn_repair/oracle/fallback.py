@@ -74,15 +74,15 @@ def solve_with_second_attempts(
     left = asked.taken(stuck)
     lps = [_instance(tables, left, i) for i in range(len(left))]
     kept = [undominated_terms(problem) for problem in lps]
-    found, highs = _without_dominated(tables, left, lps, kept), Highs()
+    answers, highs = _without_dominated(tables, left, lps, kept), Highs()
     for i, problem in enumerate(lps):
-        if found[i].status == FAILED:
+        if answers[i].status == FAILED:
             reduced, first = problem.part(kept[i]), whole.rival_weights[stuck[i]][problem.rivals]
             if all(np.isfinite(x).all() for x in (reduced.columns, reduced.fixed)):
-                found[i] = _carefully(reduced, first, found[i], highs)
+                answers[i] = _carefully(reduced, first, answers[i], highs)
             else:
-                found[i] = no_answer(problem, "its differences are beyond double precision")
-    return replace_answers(whole, stuck, _packed(tables, left, found))
+                answers[i] = no_answer(problem, "its differences are beyond double precision")
+    return replace_answers(whole, stuck, _packed(tables, left, answers))
 
 
 def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> Solution:
@@ -118,10 +118,10 @@ def _without_dominated(
     tables: Tables, asked: Problems, lps: Sequence[Instance], kept: Sequence[NDArray[np.bool_]]
 ) -> list[Answer]:
     """Our own method on the terms that are kept; a failed answer where that does not settle it."""
-    found = [no_answer(problem, "our simplex method did not converge") for problem in lps]
+    answers = [no_answer(problem, "our simplex method did not converge") for problem in lps]
     fewer = np.array([i for i, keep in enumerate(kept) if not keep.all()], np.int64)
     if not len(fewer):
-        return found
+        return answers
     each = [lps[i].terms[kept[i]] for i in fewer]
     terms, owner = np.concatenate(each), np.repeat(np.arange(len(fewer)), [len(t) for t in each])
     reduced = select_terms(tables, asked.position[fewer], owner, terms)
@@ -133,8 +133,8 @@ def _without_dominated(
             numbers = one.margin, one.bound, again.rival_weights[k]
             support = terms[one.terms], one.coefficients
             reason = f"solved again without {int((~kept[i]).sum())} dominated terms"
-            found[i] = Answer(*numbers, *support, FALLBACK, reason)
-    return found
+            answers[i] = Answer(*numbers, *support, FALLBACK, reason)
+    return answers
 
 
 def _carefully(reduced: Instance, weights: Floats, best: Answer, highs: Highs) -> Answer:

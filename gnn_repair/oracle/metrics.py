@@ -319,8 +319,8 @@ class Reach(_Answers):
         """The mean over members of ``true_class``, ``error`` or ``support``."""
         if name not in FIGURES:
             raise InputError(f"there is no mean of {name!r}; ask for one of {', '.join(FIGURES)}")
-        found = [getattr(member, name) for member in self.members]
-        return mean_over_members(v.value if isinstance(v, Rate) else v for v in found)
+        figures = [getattr(member, name) for member in self.members]
+        return mean_over_members(v.value if isinstance(v, Rate) else v for v in figures)
 
     def _rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -379,9 +379,9 @@ class Reach(_Answers):
     @cached_property
     def _shares(self) -> tuple[Floats, Floats]:
         """[M]: the share of other classes that can win, and that may."""
-        others, found = self.others, self.classes
+        others, classes = self.others, self.classes
         number = others.sum(1) if others.shape[1] > 2 else np.full(len(others), np.nan)
-        sides = found.reachable, found.reachable | ~found.decided
+        sides = classes.reachable, classes.reachable | ~classes.decided
         low, high = ((side & others).sum(1) / number for side in sides)
         return low, high
 
@@ -392,9 +392,9 @@ class Reach(_Answers):
 
     def _margins(self) -> tuple[Floats, Floats]:
         """The most and the least that each γ may be."""
-        found = self.classes
-        least = np.where(np.isnan(found.margin), -np.inf, found.margin)
-        most = np.where(np.isnan(found.bound), np.inf, np.maximum(found.bound, least))
+        classes = self.classes
+        least = np.where(np.isnan(classes.margin), -np.inf, classes.margin)
+        most = np.where(np.isnan(classes.bound), np.inf, np.maximum(classes.bound, least))
         return most, least
 
 
@@ -451,14 +451,14 @@ def summarise(exposure: Exposure, solution: Solution, y: Tensor, *, skipped: int
         raise InputError(
             f"this is no solution of {exposure!r:.60}; solve the exposure that is summarised"
         )
-    found = _by_class(solution, exposure.num_classes)
-    true = classes_for(exposure, y).cpu().numpy()[found.node]
+    classes = _by_class(solution, exposure.num_classes)
+    true = classes_for(exposure, y).cpu().numpy()[classes.node]
     if (true < 0).any():
         raise InputError("a node of the solution has no label; leave it out, or call reach")
-    predicted = exposure.frozen_logits.argmax(2).cpu().numpy()[found.member, found.node]
+    predicted = exposure.frozen_logits.argmax(2).cpu().numpy()[classes.member, classes.node]
     own = solution.taken(np.arange(len(true)) * exposure.num_classes + true)
     members = exposure.num_members
-    return Reach(found, true, predicted, own, skipped, exposure.scope, members, exposure)
+    return Reach(classes, true, predicted, own, skipped, exposure.scope, members, exposure)
 
 
 def confusion_by_reach(
@@ -598,9 +598,9 @@ def least_changes(found: Reach, exposure: Exposure, *, others: bool = True) -> C
         nearest: Sequence[Any] = nearest_reweighting(exposure, target, mask)
         # In the order of members and nodes, as the rows are.
         for i, c, one in zip(asked.tolist(), classes[asked].tolist(), nearest, strict=True):
-            known = one.status in (MOVED, ALREADY)
-            share[i, c] = one.share if known else np.inf
-            bound[i, c] = one.bound / one.mass if known else 0.0
+            measured = one.status in (MOVED, ALREADY)
+            share[i, c] = one.share if measured else np.inf
+            bound[i, c] = one.bound / one.mass if measured else 0.0
             answers[i, c] = one
     at = np.arange(len(rows)), predicted
     share[at] = bound[at] = 0.0

@@ -163,8 +163,8 @@ def rank_column(
         with np.errstate(invalid="ignore"):  # two that are infinite are equal
             ahead = np.where(theirs == own[:, None], 0.0, theirs - own[:, None])
         counted = np.where(ahead > REACHABLE, 1.0, np.where(ahead >= -REACHABLE, 0.5, 0.0))
-        found: Floats = 1 + (counted * rest).sum(1)
-        return found
+        rank: Floats = 1 + (counted * rest).sum(1)
+        return rank
 
     return place(worst, best[rows, column]), place(best, worst[rows, column])
 
@@ -222,8 +222,8 @@ def count_reach(
 
 def mean_over_members(values: Iterable[float]) -> float:
     """The mean of the members that have the figure; NaN if none has."""
-    known = [value for value in values if value == value]
-    return fmean(known) if known else nan
+    numbers = [value for value in values if value == value]
+    return fmean(numbers) if numbers else nan
 
 
 def _ratio(part: int, whole: int) -> float:

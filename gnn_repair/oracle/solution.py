@@ -563,8 +563,14 @@ def upgrade_file(
     noun = header.get("noun", "class")
     called = {noun: outputs for outputs, noun in NOUNS.items()}
     _require(noun in called, f"its outputs are called {str(noun)[:40]!r}")
-    said = {"threshold": 0.0, "replayed": False, "method": "simplex", "reasons": {}, "scope": ""}
-    header = {**said, "names": None, **header, "outputs": called[noun]}
+    defaults = {
+        "threshold": 0.0,
+        "replayed": False,
+        "method": "simplex",
+        "reasons": {},
+        "scope": "",
+    }
+    header = {**defaults, "names": None, **header, "outputs": called[noun]}
     header.pop("noun", None)
     tensors = dict(tensors)
     if noun != "class" and "indptr" in tensors:  # closed forms, or nothing to reweight
@@ -605,8 +611,8 @@ def _check_types(arrays: Arrays) -> None:
     names = sorted((ARRAYS.keys() - set(OPTIONAL)) - arrays.keys() | arrays.keys() - ARRAYS.keys())
     _require(not names, f"{', '.join(names)[:80]} is missing or no array of a solution")
     for name, array in arrays.items():
-        found, kind = array.dtype, ARRAYS[name]
-        _require(found == kind, f"{name} holds {found} instead of {kind.__name__}")
+        dtype, kind = array.dtype, ARRAYS[name]
+        _require(dtype == kind, f"{name} holds {dtype} instead of {kind.__name__}")
         dims = 2 if name in ("rival_weights", "links") else 1
         _require(array.ndim == dims, f"{name} has {array.ndim} axes instead of {dims}")
 

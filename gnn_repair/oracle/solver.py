@@ -83,8 +83,8 @@ def solve(
     budget_of(effort)
     if isinstance(exposure, LinkExposure):
         asked = _pose_link_problems(exposure, y, nodes, threshold)
-        found = solve_labels(exposure.mixture, asked, threshold, threads, effort)
-        return name_links(exposure, found)
+        solution = solve_labels(exposure.mixture, asked, threshold, threads, effort)
+        return name_links(exposure, solution)
     require_exposure(exposure)
     if exposure.outputs != "classes":
         threshold = check_number(threshold, "threshold")

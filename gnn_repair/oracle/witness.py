@@ -197,12 +197,12 @@ def describe_gains(gains: Gains, names: NodeNames) -> str:
     for who, now, then in named:
         # As many digits as tell the two apart.
         digits = next((d for d in (2, 3, 4) if percent(now, d) != percent(then, d)), 5)
-        said = f"{percent(then, digits)} of the weight (now {percent(now, digits)})"
-        parts.append(f"{names.sender(who)} {said}")
+        words = f"{percent(then, digits)} of the weight (now {percent(now, digits)})"
+        parts.append(f"{names.sender(who)} {words}")
     more = len(gains) - len(named)
     parts += [f"{more} more sender{'s' * (more > 1)} a little more"] if more > 0 else []
-    said = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
-    return f"giving {said}" if said else "moving weight between the same senders' messages"
+    words = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return f"giving {words}" if words else "moving weight between the same senders' messages"
 
 
 def percent(share: float, digits: int = 2) -> str:

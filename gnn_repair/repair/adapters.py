@@ -313,10 +313,10 @@ class FittedHead(FittedRepair["RefitHead"]):
     def member_logits(self, exposure: Exposure) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), RepairInputs(exposure)
-        if (found := _embedding(inputs).shape[2]) != self.input_width:
+        if (width := _embedding(inputs).shape[2]) != self.input_width:
             raise InputError(
                 f"the head was fitted on embeddings of width {self.input_width} but the exposure's "
-                f"are {found} wide; use an exposure of the same model"
+                f"are {width} wide; use an exposure of the same model"
             )
         with self.gradients(exposure):
             return self.repair.corrected(p, inputs, None, inputs.everyone, None).double()

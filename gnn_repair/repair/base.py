@@ -515,7 +515,7 @@ class FittedRepair(ABC, Generic[R]):
             reason = f"the {which} does not say which model it belongs to"
         else:
             pairs = zip(self.fingerprint, exposure.fingerprint, strict=True)
-            member = next(s for s, (mine, other) in enumerate(pairs) if mine != other)
+            member = next(s for s, (stored, other) in enumerate(pairs) if stored != other)
             reason = (
                 f"the repair was fitted on a model with other weights (member {member}: "
                 f"{self.fingerprint[member]}, not {exposure.fingerprint[member]})"

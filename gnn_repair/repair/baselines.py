@@ -211,8 +211,8 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             corrected = jobs.corrected(correct, scaled.bool())
             for column, alpha in enumerate(ALPHAS):
                 scores = jobs.smoothed(corrected, torch.full_like(correct, alpha))
-                found = scores.argmax(2).t().gather(1, nodes[own])
-                right = (found == val.labels[own]) & val.real[own]
+                predicted = scores.argmax(2).t().gather(1, nodes[own])
+                right = (predicted == val.labels[own]) & val.real[own]
                 hits[part, column] = right.sum(1)
         # hits stand by correction, autoscale, smoothing; candidates by correction, smoothing, …
         by_candidate = hits.view(members, len(ALPHAS), len(AUTOSCALE), len(ALPHAS))
@@ -341,8 +341,8 @@ class LabelPropagation(KeptRepair):
         operator = normalised_adjacency(task.links, task.exposure.num_nodes)
         train, val = task.by_node(task.train), task.by_node(task.val)
         chosen = self._strengths(operator, task, train, val)
-        told = self._spread(operator, self._shown(task, train | val), chosen)
-        return self.keep(task, told[:, task.exposure.recipients].clamp(min=LEAST_SCORE).log())
+        spread = self._spread(operator, self._shown(task, train | val), chosen)
+        return self.keep(task, spread[:, task.exposure.recipients].clamp(min=LEAST_SCORE).log())
 
     def _shown(self, task: Task, known: Tensor) -> Tensor:
         """Known labels as rows of 0 and 1, [N, S, C]."""
@@ -355,8 +355,8 @@ class LabelPropagation(KeptRepair):
         strengths = torch.tensor(SPREADS, dtype=torch.float64, device=val.device)
         hits = []
         for alpha in strengths:
-            said = self._spread(operator, shown, alpha.expand(members)).argmax(2)
-            hits.append(((said == task.y) & val).sum(1))
+            predicted = self._spread(operator, shown, alpha.expand(members)).argmax(2)
+            hits.append(((predicted == task.y) & val).sum(1))
         return strengths[torch.stack(hits).argmax(0)]
 
     def _spread(self, operator: Tensor, shown: Tensor, alpha: Tensor) -> Tensor:
@@ -466,9 +466,9 @@ class RetrainedBackbone(KeptRepair):
             on_progress=task.on_progress,
         )
         each = trained.logits[:, task.exposure.recipients]
-        said = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
+        predicted = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
         statistics = middle_copy(vars(trained), roles.copies)
-        return self.keep(task, average_copies(each, roles.copies), single=said, **statistics)
+        return self.keep(task, average_copies(each, roles.copies), single=predicted, **statistics)
 
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:

@@ -89,8 +89,8 @@ class LabelEvidence:
     @cached_property
     def similar(self) -> list[Operator]:
         """Means over the nodes most alike, by neighbourhood and by features where there are any."""
-        found = [alike_by_links(self.entries, self.known.shape[1], self.returning.dtype)]
-        return found if self.x is None else [*found, alike_by_features(self.x)]
+        operators = [alike_by_links(self.entries, self.known.shape[1], self.returning.dtype)]
+        return operators if self.x is None else [*operators, alike_by_features(self.x)]
 
     @property
     def similar_width(self) -> int:
@@ -378,7 +378,7 @@ def standardise(table: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 def _of_member(inputs: RepairInputs, member: int) -> Tensor:
     """[n, D]: the recipient itself, its mean message and its spread, classes under each weight."""
     here, there, sender = _states(inputs, member)
-    told = inputs.frozen_logits[member].log_softmax(1)
+    log_probs = inputs.frozen_logits[member].log_softmax(1)
     ends = inputs.sets.segments[:: inputs.groups].contiguous()
     pattern = Pattern(ends, inputs.sets.columns, there.shape[0])
     cosine, distance, alpha = (
@@ -386,22 +386,24 @@ def _of_member(inputs: RepairInputs, member: int) -> Tensor:
         for values in (inputs.sets.cosine, inputs.sets.distance, inputs.sets.coefficients)
     )
     # Senders of another kind than the recipients have no logits: all classes alike.
-    own = (sender < inputs.exposure.names.own(len(told))).unsqueeze(1)
-    said = torch.where(own, told.exp()[sender.clamp(max=len(told) - 1)], 1 / told.shape[1])
+    own = (sender < inputs.exposure.names.own(len(log_probs))).unsqueeze(1)
+    probabilities = torch.where(
+        own, log_probs.exp()[sender.clamp(max=len(log_probs) - 1)], 1 / log_probs.shape[1]
+    )
     weights = _weights(pattern, alpha, cosine, distance)
-    message, spread = _moments(pattern, weights[0], torch.cat([there, said], 1))
-    mine = told[inputs.nodes]
+    message, spread = _moments(pattern, weights[0], torch.cat([there, probabilities], 1))
+    at_node = log_probs[inputs.nodes]
     return torch.cat(
         [
             here,
-            mine.clamp(min=SURE),
-            mine.exp(),
+            at_node.clamp(min=SURE),
+            at_node.exp(),
             inputs.total[member].unsqueeze(1),
-            ends.diff().to(said.dtype).log1p().unsqueeze(1),
+            ends.diff().to(probabilities.dtype).log1p().unsqueeze(1),
             _sums(pattern, weights[0] * cosine),
             message,
             spread,
-            *(mix(pattern, others, said) for others in weights[1:]),
+            *(mix(pattern, others, probabilities) for others in weights[1:]),
         ],
         1,
     )

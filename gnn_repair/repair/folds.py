@@ -114,9 +114,9 @@ def average_copies(logits: Tensor, copies: int) -> Tensor:
 
 def held_out(logits: Tensor, roles: Roles) -> Tensor:
     """Log-probabilities of the copy that was judged on a node, [S, n, C]; zero elsewhere."""
-    told = logits.double().log_softmax(2).unflatten(0, (-1, roles.copies))
+    log_probs = logits.double().log_softmax(2).unflatten(0, (-1, roles.copies))
     judged = roles.judged.unflatten(0, (-1, roles.copies)).unsqueeze(3)
-    return torch.where(judged, told, 0.0).sum(1)
+    return torch.where(judged, log_probs, 0.0).sum(1)
 
 
 def middle_copy(stack: Mapping[str, Tensor], copies: int) -> dict[str, Tensor]:
@@ -140,9 +140,11 @@ def signature(exposure: Exposure) -> Tensor:
 
 def same_graph(expected: Tensor, exposure: Exposure) -> bool:
     """Whether the exposure is of the graph and model that gave this signature."""
-    found = signature(exposure).to(expected.device)
+    own_signature = signature(exposure).to(expected.device)
     # Frozen logits of one model repeat to rounding, also on another device.
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+    return own_signature.shape == expected.shape and torch.allclose(
+        own_signature, expected, rtol=1e-3, atol=1e-3
+    )
 
 
 def kept_rows(log_probs: Tensor, exposure: Exposure, title: str) -> Tensor:
@@ -175,16 +177,16 @@ def check_table(
     if name not in fitted.constants:
         raise InputError(f"it is incomplete: it lacks {name}")
     value = fitted.constants[name]
-    found = tuple(value.shape[1:])
-    fits = len(found) == len(shape) and all(
-        wanted in (None, size) for wanted, size in zip(shape, found, strict=True)
+    sizes = tuple(value.shape[1:])
+    fits = len(sizes) == len(shape) and all(
+        wanted in (None, size) for wanted, size in zip(shape, sizes, strict=True)
     )
     if not fits or value.dtype != dtype or len(value) != fitted.num_members:
         wanted = tuple("any" if size is None else size for size in shape)
-        raise InputError(f"{name} has shape {found} and type {value.dtype}, not {wanted}, {dtype}")
+        raise InputError(f"{name} has shape {sizes} and type {value.dtype}, not {wanted}, {dtype}")
     if within and not bool(((value >= within[0]) & (value <= within[1])).all()):
         raise InputError(f"{name} must lie in {within[0]}..{within[1]}")
-    return found
+    return sizes
 
 
 # Any repair in folds ------------------------------------------------------------------------------
@@ -225,8 +227,10 @@ class FittedCrossFit(FittedRepair["CrossFitted"]):
     def member_logits(self, exposure: Exposure) -> Tensor:
         """Mean log-probabilities at the recipients, [S, n, C] float64."""
         self._matching(exposure)
-        told = [self.copy(k).member_logits(exposure).log_softmax(2) for k in range(self.copies)]
-        return torch.stack(told).mean(0).log_softmax(2)
+        log_probs = [
+            self.copy(k).member_logits(exposure).log_softmax(2) for k in range(self.copies)
+        ]
+        return torch.stack(log_probs).mean(0).log_softmax(2)
 
     def out_of_fold(self) -> Tensor:
         """What copies that did not learn from a validation node say of it, [S, N, C]."""
@@ -286,9 +290,9 @@ class CrossFitted(Repair[FittedCrossFit]):
             },
             **middle_copy(learned, self.folds),
         )
-        told = [fitted.copy(k).member_logits(task.exposure) for k in range(self.folds)]
-        said = task.by_node(held_out(torch.stack(told, 1).flatten(0, 1), roles))
-        return replace(fitted, constants={**fitted.constants, "out_of_fold": said})
+        logits = [fitted.copy(k).member_logits(task.exposure) for k in range(self.folds)]
+        out_of_fold = task.by_node(held_out(torch.stack(logits, 1).flatten(0, 1), roles))
+        return replace(fitted, constants={**fitted.constants, "out_of_fold": out_of_fold})
 
     def _copies(self, task: Task, roles: Roles) -> dict[str, Tensor]:
         """What the copies learned, by the names of a file, [S, K, …]."""

@@ -510,8 +510,8 @@ class _PickedTable(torch.autograd.Function):
         ctx.save_for_backward(rows, numbers)
         out = weight.new_empty(weight.shape[0], messages.rows.shape[1], weight.shape[2])
         # Member by member: whole rows are copied, not single numbers.
-        for table, own, found in zip(out, numbers, torch.bmm(rows, weight), strict=True):
-            table.index_copy_(0, own, found)
+        for table, own, products in zip(out, numbers, torch.bmm(rows, weight), strict=True):
+            table.index_copy_(0, own, products)
         return out
 
     @staticmethod

@@ -193,10 +193,10 @@ class RepairedModel(nn.Module):
             except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception as error:
-                said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                message = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
                 raise InputError(
-                    f"{type(model).__name__}, called as here, raised {said}; pass what the model "
-                    "itself takes"
+                    f"{type(model).__name__}, called as here, raised {message}; pass what the "
+                    "model itself takes"
                 ) from error
 
         if gradients and not self._fitted.one_by_one:

@@ -509,8 +509,8 @@ def label_likelihood(logits: Tensor, truths: Tensor) -> Tensor:
     """
     known = ~truths.isnan()
     signs = torch.where(truths == 1, 1.0, -1.0).to(logits.dtype)
-    told = torch.where(known, logsigmoid(signs * logits), 0.0)
-    return told.sum(2) / known.sum(2).clamp(min=1)
+    likelihoods = torch.where(known, logsigmoid(signs * logits), 0.0)
+    return likelihoods.sum(2) / known.sum(2).clamp(min=1)
 
 
 def _padded(targets: Targets, length: int) -> Targets:

@@ -81,9 +81,9 @@ class PageContext:
     split or model), to compare nodes with."""
 
     def __post_init__(self) -> None:
-        made = {} if self.made is None else self.made
-        check_type("made", made, Mapping, "a mapping from words to words")
-        words = {f"made[{name!r}]": value for name, value in made.items()}
+        settings = {} if self.made is None else self.made
+        check_type("made", settings, Mapping, "a mapping from words to words")
+        words = {f"made[{name!r}]": value for name, value in settings.items()}
         fields = ("title", "selection", "dataset", "backbone", "note")
         for name, value in ({n: getattr(self, n) for n in fields} | words).items():
             check_type(name, "" if value is None else value, str, "a text")

@@ -273,8 +273,8 @@ def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
         raise
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        said = f"the protocol {str(path)[:200]} is not TOML: {reason!s:.300}"
-        raise FileFormatError(said) from error
+        sentence = f"the protocol {str(path)[:200]} is not TOML: {reason!s:.300}"
+        raise FileFormatError(sentence) from error
 
 
 def override(protocol: Protocol, assignments: Iterable[str]) -> Protocol:

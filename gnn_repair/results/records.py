@@ -161,14 +161,14 @@ def _budgets(backbone: str) -> tuple[str, ...]:
 
 def _picked(changes: Mapping[str, Any], paths: tuple[str, ...]) -> dict[str, Any]:
     """The differences at or below ``paths``."""
-    found = {}
+    differences = {}
     for path in paths:
         value: Any = changes
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is not None:
-            found[path] = value
-    return found
+            differences[path] = value
+    return differences
 
 
 # A run's result: what it holds, how one is read without trust, and how two of a model unite -------
@@ -348,9 +348,9 @@ def _check_numbers(name: str, values: Any) -> None:
 def check_address(record: RunRecord, digest: str, run: Run) -> None:
     """A record belongs where it lies."""
     for name, value in (("protocol", digest), *vars(run).items()):
-        found = getattr(record, name)
-        if found != value or type(found) is not type(value):
-            raise RecordError(f"its {name} is {found!r:.60}, not {value!r}")
+        stored = getattr(record, name)
+        if stored != value or type(stored) is not type(value):
+            raise RecordError(f"its {name} is {stored!r:.60}, not {value!r}")
 
 
 def unite(there: RunRecord, other: RunRecord) -> RunRecord | None:

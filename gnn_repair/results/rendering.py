@@ -223,13 +223,13 @@ def _float(table: Table, sheets: list[Sheet], label: str) -> str:
 def _caption(table: Table, sheets: list[Sheet]) -> str:
     """What it shows and what a reader must know; what holds for some panels only names them."""
     title = table.title if len(sheets) > 1 else f"{table.title}: {sheets[0].title}"
-    said: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
     for letter, sheet in zip(ascii_lowercase, sheets, strict=False):
         for part in remark_parts(sheet, "in parentheses", difference=False):
-            said.setdefault(part, []).append(letter)
+            remarks.setdefault(part, []).append(letter)
     parts = [
         (f"{', '.join(f'({letter})' for letter in who)} " * (len(who) < len(sheets)) + part)
-        for part, who in said.items()
+        for part, who in remarks.items()
     ]
     cases = {cases_text(entry) for sheet in sheets for entry in _macros(sheet)} - {""}
     if len(cases) == 1:

@@ -111,8 +111,8 @@ class ResultsSource(ABC):
         held = self.digests()
         if digest is None:
             if len(held) > 1 and PAPER.digest not in held:
-                said = f"{self.root} holds the protocols {', '.join(held)}; choose --digest"
-                raise InputError(said)
+                sentence = f"{self.root} holds the protocols {', '.join(held)}; choose --digest"
+                raise InputError(sentence)
             digest = held[0] if len(held) == 1 else PAPER.digest
         if digest in held:
             return digest
@@ -236,8 +236,8 @@ class Store(ResultsSource):
     # Reading ----------------------------------------------------------------------------------
 
     def settings(self, digest: str) -> dict[str, Any] | None:
-        found = (self._settings_in(name) for name in self._names(digest))
-        return next((settings for settings in found if settings is not None), None)
+        candidates = (self._settings_in(name) for name in self._names(digest))
+        return next((settings for settings in candidates if settings is not None), None)
 
     def _settings_in(self, name: str) -> dict[str, Any] | None:
         path = self.root / name / "protocol.json"
@@ -269,8 +269,8 @@ class Store(ResultsSource):
 
     def models(self, digest: str, run: Run) -> dict[str, Path]:
         folders = [self.path(name, run, ".models") for name in self._names(digest)]
-        found = (sorted(folder.glob("*.safetensors")) for folder in folders)
-        return {path.stem: path for path in next(filter(None, found), [])}
+        kept = (sorted(folder.glob("*.safetensors")) for folder in folders)
+        return {path.stem: path for path in next(filter(None, kept), [])}
 
     def failure(self, digest: str, run: Run) -> str | None:
         path = self.path(digest, run, ".failed.json")
@@ -283,14 +283,14 @@ class Store(ResultsSource):
 
     def runs(self, digest: str) -> list[Run]:
         """What seems to be stored of a protocol, unread; foreign names are said and left out."""
-        found = {
+        runs = {
             Run(dataset.name, backbone.name, int(path.stem.removeprefix("split-")))
             for name in self._names(digest)
             for dataset in _children(self.root / name, NAME)
             for backbone in _children(dataset, NAME)
             for path in _children(backbone, _RECORD)
         }
-        return sorted(found)
+        return sorted(runs)
 
 
 def _children(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
@@ -299,8 +299,8 @@ def _children(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
         paths = sorted(folder.iterdir())
     except OSError as error:
         misplaced = isinstance(error, NotADirectoryError)
-        said = "is not a folder of results" if misplaced else f"cannot be read ({error.strerror})"
-        leave_out(folder, f"it {said}")
+        fault = "is not a folder of results" if misplaced else f"cannot be read ({error.strerror})"
+        leave_out(folder, f"it {fault}")
         return
     for path in paths:
         if names.fullmatch(path.name):

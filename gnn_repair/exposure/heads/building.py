@@ -133,9 +133,9 @@ def frame_of(traced: TracedTensor, num_nodes: int) -> tuple[Frame, Tensor] | Non
             if size == num_nodes and _runs_along(nodes, axis) and _constant_along(channels, axis):
                 return Frame(shape, axis, outer), channels.select(axis, 0).reshape(-1)
     for axis in range(len(outer)):
-        found = _some_nodes(traced, axis, num_nodes)
-        if found is not None:
-            return found
+        frame_of_some = _some_nodes(traced, axis, num_nodes)
+        if frame_of_some is not None:
+            return frame_of_some
     return None
 
 
@@ -256,10 +256,10 @@ class Builder:
 
     def flat(self, traced: TracedTensor) -> tuple[int, Frame]:
         """A value that holds the tensor's channels in order, and the frame they fill."""
-        found = frame_of(traced, self.num_nodes)
-        if found is None:
+        layout = frame_of(traced, self.num_nodes)
+        if layout is None:
             raise Untranslatable(MIXES)
-        frame, index = found
+        frame, index = layout
         return self.select(traced.value, index), frame
 
     def aligned(self, shape: Sequence[int], *operands: Operand) -> tuple[Frame, list[int | Tensor]]:

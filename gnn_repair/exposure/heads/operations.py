@@ -1207,12 +1207,12 @@ def find_target(name: str) -> Callable[..., Any]:
     """The elementwise ATen operation written as ``name.overload``."""
     packet, _, overload = name.partition(".")
     known = packet.isidentifier() and overload.isidentifier() and not packet.startswith("__")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None) if known else None
-    if found is None or not restorable(found):
+    operation = getattr(getattr(torch.ops.aten, packet, None), overload, None) if known else None
+    if operation is None or not restorable(operation):
         raise InputError(
             f"it names the operation {name[:60]!r}, which is no elementwise one of this PyTorch"
         )
-    return found
+    return operation
 
 
 # In files ----------------------------------------------------------------------------------------

@@ -75,11 +75,11 @@ def _rewritten(
     if count > LARGEST or alias.dtype != target.dtype:
         return UNKNOWN
     places = torch.arange(count, device=target.device)
-    mine = places.as_strided(alias.size(), alias.stride(), alias.storage_offset())
+    shown = places.as_strided(alias.size(), alias.stride(), alias.storage_offset())
     theirs = places.as_strided(target.size(), target.stride(), target.storage_offset())
     nodes, channels = places.new_full((count,), -1), places.new_zeros(count)
     nodes[theirs], channels[theirs] = made.nodes, made.channels
-    return _merged(builder, made, alias, state, nodes[mine], channels[mine])
+    return _merged(builder, made, alias, state, nodes[shown], channels[shown])
 
 
 def _geometry(tensor: Tensor) -> tuple[object, ...]:
@@ -107,11 +107,11 @@ def _merged(
         torch.where(written, nodes, state.nodes),
         torch.where(written, new + width, state.channels),
     )
-    found = frame_of(state, builder.num_nodes)
-    if found is None or frame_of(shown, builder.num_nodes) is not None:
+    layout = frame_of(state, builder.num_nodes)
+    if layout is None or frame_of(shown, builder.num_nodes) is not None:
         return shown
     # Some nodes' rows were written: both values for all nodes, and a mask.
-    every = torch.where(written, new, 0).amax(found[0].axis, keepdim=True).expand(new.shape)
+    every = torch.where(written, new, 0).amax(layout[0].axis, keepdim=True).expand(new.shape)
     if bool((written & ((every != new) | (nodes != state.nodes))).any()):
         return shown
     own = TracedTensor(made.value, state.nodes, every)
@@ -371,10 +371,10 @@ class Tracer(TorchDispatchMode):
             )
         if isinstance(state, Lost):
             raise ExposureRefused(f"after the last sum over messages {state.reason}")
-        found = frame_of(state, self.builder.num_nodes)
-        if found is None:
+        layout = frame_of(state, self.builder.num_nodes)
+        if layout is None:
             raise ExposureRefused(f"after the last sum over messages {self._where()} {MIXES}")
-        if found[0].places is not None:
+        if layout[0].places is not None:
             raise ExposureRefused(
                 "after the last sum over messages rows of different nodes change places, or some "
                 "are left out; return one row of logits for every node, in order"
@@ -430,7 +430,7 @@ class Tracer(TorchDispatchMode):
         except Untranslatable as reason:
             why = why or str(reason)
         frames = [frame_of(leaf, self.builder.num_nodes) for leaf in traced_in(shown)]
-        merged = any(found and found[0].shape != found[0].outer for found in frames)
+        merged = any(layout and layout[0].shape != layout[0].outer for layout in frames)
         return Lost(f"{self._where()} {MERGES if merged else why} (by `{name_of(func)}`)")
 
     def _composed(
@@ -499,7 +499,7 @@ def _functional(func: Any, name: str) -> Any:
     if not func._schema.is_mutable:
         return func
     packet = getattr(torch.ops.aten, name, None)
-    found = getattr(packet, func._overloadname, None)
-    if found is None or found._schema.is_mutable:
+    overload = getattr(packet, func._overloadname, None)
+    if overload is None or overload._schema.is_mutable:
         raise Untranslatable("writes into another tensor, which cannot be followed")
-    return found
+    return overload

@@ -313,9 +313,9 @@ def _normalized(
     if order is None:
         return None
     # Where every channel's norm stands among the norms: that of the part the channel is in.
-    found = frame_of(right.viewed(lambda t: t.expand(out.shape)), builder.num_nodes)
+    layout = frame_of(right.viewed(lambda t: t.expand(out.shape)), builder.num_nodes)
     places = torch.arange(frame.width, device=builder.device) // norm.size
-    if found is None or found[0] != frame or not torch.equal(found[1][order], places):
+    if layout is None or layout[0] != frame or not torch.equal(layout[1][order], places):
         return None
     normal = builder.emit(Normalize((norm.source,), norm.size, norm.eps), frame.width)
     return builder.shown(builder.select(normal, order.argsort()), frame)
@@ -587,13 +587,13 @@ def _from_right(builder: Builder, out: Tensor, left: TracedTensor, right: Tensor
 def bmm(builder: Builder, out: Tensor, left: Any, right: Any) -> TracedTensor:
     """[B, m, d] × [B, d, k]: a product for every head, or for every node."""
     if isinstance(left, TracedTensor) and isinstance(right, Tensor):
-        found = _by_head(builder, out, left, right)
-        if found is not None:
-            return found
+        product = _by_head(builder, out, left, right)
+        if product is not None:
+            return product
     if isinstance(left, Tensor) and isinstance(right, TracedTensor):
-        found = _by_head(builder, out.mT, right.viewed(lambda t: t.mT), left.mT)
-        if found is not None:
-            return found.viewed(lambda t: t.mT)
+        product = _by_head(builder, out.mT, right.viewed(lambda t: t.mT), left.mT)
+        if product is not None:
+            return product.viewed(lambda t: t.mT)
     # Nodes are the batch: products element by element, summed over d.
     wide = (*out.shape[:2], left.shape[2], out.shape[2])
     spread = [

@@ -237,10 +237,10 @@ def _parameters(function: Any) -> list[inspect.Parameter]:
     """Those that a function or a module's forward names; empty where it takes anything."""
     try:
         whole = function.forward if isinstance(function, nn.Module) else function
-        found = inspect.signature(whole).parameters.values()
+        parameters = inspect.signature(whole).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 # Which links -------------------------------------------------------------------------------------
@@ -260,8 +260,8 @@ def relation_of(data: Any, relation: Any) -> Relation | None:
     kinds, held = list(data.edge_types), list(typed_field(data, "edge_label_index") or {})
     if relation is not None:
         if relation not in kinds:
-            told = ", ".join(map(repr, kinds))
-            raise InputError(f"relation is {relation!r:.80}; choose one of {told}")
+            names = ", ".join(map(repr, kinds))
+            raise InputError(f"relation is {relation!r:.80}; choose one of {names}")
         source, name, target = relation
         return (source, name, target)
     if len(held) != 1:
@@ -270,8 +270,8 @@ def relation_of(data: Any, relation: Any) -> Relation | None:
             f"{len(held)} relations of data hold edge_label_index; say with relation= which links "
             f"are predicted: {which}"
         )
-    found: Relation = held[0]
-    return found
+    only: Relation = held[0]
+    return only
 
 
 def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:

@@ -187,8 +187,8 @@ class Lookup:
 def lookups_of(analysis: Analysis, count: int) -> dict[int, Lookup]:
     """By operation: the lookups with numbers of the L links."""
     steps = enumerate(analysis.record.steps)
-    found = {place: _lookup(analysis, place, step, count) for place, step in steps}
-    return {place: lookup for place, lookup in found.items() if lookup is not None}
+    lookups = {place: _lookup(analysis, place, step, count) for place, step in steps}
+    return {place: lookup for place, lookup in lookups.items() if lookup is not None}
 
 
 def _lookup(analysis: Analysis, place: int, step: RecordedStep, count: int) -> Lookup | None:
@@ -314,10 +314,10 @@ class _LinkExposing(Exposer):
             return logits
 
     def _leaves(self) -> dict[int, KnownTensor]:
-        mine = {
+        own_leaves = {
             id(t): KnownTensor("links", False, is_links=True) for t in (self.given, *self.known)
         }
-        return super()._leaves() | mine
+        return super()._leaves() | own_leaves
 
     @property
     def called(self) -> str:
@@ -358,13 +358,13 @@ class _LinkExposing(Exposer):
         plan = CapturePlan.of(analysis, sites, nodes, {*held, *decoding.elsewhere})
         plan.values.update(*decoding.elsewhere.values())
         plan.values.update(x.table for x in (*decoding.varied, *decoding.still))
-        found, after, across = self._followed(analysis, sites, plan, decoding, logits)
+        nodes_run, after, across = self._followed(analysis, sites, plan, decoding, logits)
         self.decoding = replace(decoding, across=across)
         with default_device(self.device):
-            mixture, replay = self._mixture(found, (found.channels, logits), None, held)
+            mixture, replay = self._mixture(nodes_run, (nodes_run.channels, logits), None, held)
             ends, others = (self._nodes_at(analysis, end) for end in (self.end, 1 - self.end))
-            run = _LinkReplay(replay, mixture, ends, others, self._still(found, record))
-            return self._joined(run, found.extracted.head, after, logits)
+            run = _LinkReplay(replay, mixture, ends, others, self._still(nodes_run, record))
+            return self._joined(run, nodes_run.extracted.head, after, logits)
 
     @property
     def _no_rows(self) -> str:
@@ -408,8 +408,8 @@ class _LinkExposing(Exposer):
         extracted = affine_start(before, plan.width, device)
         last, _ = links.builder.flat(links.output(output))
         after = simplify(links.builder.operations, links.builder.widths, last)
-        found = CapturedRun(analysis, sites, capture.tensors, plan.offsets, extracted)
-        return found, HeadGraph(width, tuple(after)), capture.across
+        run = CapturedRun(analysis, sites, capture.tensors, plan.offsets, extracted)
+        return run, HeadGraph(width, tuple(after)), capture.across
 
     def _nodes_at(self, analysis: Analysis, end: int) -> Tensor:
         """[L] the node at one end of every link, as the lookups show it."""
@@ -580,7 +580,7 @@ def _half(lookup: Lookup, end: int, table: Tensor) -> Callable[..., Any]:
 
 def _by_row(head: HeadGraph, behind: Tensor) -> list[Operation]:
     """A head's operations with the constants of other rows: that of row behind[i] for row i."""
-    found: list[Operation] = []
+    by_row: list[Operation] = []
     for operation in head.operations:
         moved: dict[str, Any] = {
             name: value[behind]
@@ -589,8 +589,8 @@ def _by_row(head: HeadGraph, behind: Tensor) -> list[Operation]:
         }
         if isinstance(operation, Opaque):
             moved = {"fixed": tuple(rows[behind] for rows in operation.fixed)}
-        found.append(replace(operation, **moved) if moved else operation)
-    return found
+        by_row.append(replace(operation, **moved) if moved else operation)
+    return by_row
 
 
 @dataclass(frozen=True, eq=False)
@@ -667,9 +667,9 @@ class _LinkReplay:
         first = torch.searchsorted(self.ends[order], self.ends[order])
         turn[order] = torch.arange(len(order), device=order.device) - first
         for number in range(int(turn.max()) + 1):
-            mine = turn == number
-            own = torch.repeat_interleave(mine, lengths)
+            rows = turn == number
+            own = torch.repeat_interleave(rows, lengths)
             whole = alpha.clone()
             whole[self.terms[own]] = given[own]
-            out[self.nodes.num_nodes :][mine] = self.of_nodes(whole)[mine]
+            out[self.nodes.num_nodes :][rows] = self.of_nodes(whole)[rows]
         return out

@@ -91,21 +91,21 @@ class Analysis:
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """By value: the operations that read it."""
-        found: dict[int, list[int]] = {}
+        readers: dict[int, list[int]] = {}
         for number, step in enumerate(self.record.steps):
             for read in set(step.inputs):
-                found.setdefault(read, []).append(number)
-        return found
+                readers.setdefault(read, []).append(number)
+        return readers
 
     @cached_property
     def canonical(self) -> dict[int, int]:
         """By value: the first that the same operations made of the same values."""
-        found: dict[int, int] = {}
+        canonical: dict[int, int] = {}
         first: dict[Any, tuple[int, ...]] = {}
 
         def frozen(tree: Any) -> Any:
             if isinstance(tree, Ref):
-                return Ref(found.get(tree.number, tree.number))
+                return Ref(canonical.get(tree.number, tree.number))
             if isinstance(tree, list | tuple):
                 return tuple(frozen(item) for item in tree)
             if isinstance(tree, dict):
@@ -126,8 +126,8 @@ class Analysis:
                 )
             except TypeError:
                 continue  # an argument that cannot be compared
-            found |= dict(zip(step.outs, outs, strict=False))
-        return found
+            canonical |= dict(zip(step.outs, outs, strict=False))
+        return canonical
 
     def walk_back(
         self, values: Iterable[int], follow: Callable[[int], Iterable[int]] | None = None
@@ -168,7 +168,7 @@ class Analysis:
         Returns:
             Their places, and the values that the output follows from row by row.
         """
-        found = list[int]()
+        sums = list[int]()
         if self.linear:
             self._associate(size)
 
@@ -176,17 +176,17 @@ class Analysis:
             step = self.record.steps[place]
             if not self.is_of_recipients(place, size):
                 return () if step.mixes else step.inputs
-            if place not in found:
-                found.append(place)
+            if place not in sums:
+                sums.append(place)
             return self._base(step)
 
         start = list(outputs) or [self.record.output]
         seen = {number for number, _ in self.walk_back(start, follow)}
-        if self.pooled and not found:
+        if self.pooled and not sums:
             self.centres = self._centres(size)
             seen = {number for number, _ in self.walk_back(start, follow)}
-        feeds = self.ancestors(number for place in found for number in self.feeding(place))
-        return sorted(place for place in found if place not in feeds), seen
+        feeds = self.ancestors(number for place in sums for number in self.feeding(place))
+        return sorted(place for place in sums if place not in feeds), seen
 
     def _associate(self, size: int) -> None:
         """Note products q (kᵀ v), the inner one along nodes, as sums (q kᵀ) v over nodes."""
@@ -308,7 +308,7 @@ class Analysis:
         step = self.record.steps[place]
         if step.name not in ("stack", "cat") or size < 2 or len(step.args[0]) != size:
             return ()
-        found = []
+        sites = []
         for part in step.args[0]:
             number = self.root(part.number)
             maker = self.value(number).step
@@ -324,8 +324,8 @@ class Analysis:
             site = site_of(self, maker, 1)
             if self.root(site.value) != number:
                 return ()
-            found.append(site)
-        return tuple(found)
+            sites.append(site)
+        return tuple(sites)
 
     def _single(self, place: int) -> Reduction | None:
         """An operation's sum, also where it has no more than one message."""
@@ -352,22 +352,22 @@ class Analysis:
 
     def side_mixers(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
-        found = set[int]()
+        mixers = set[int]()
 
         def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
             if place in final:
                 return self._base(step)
             if step.mixes and any(self.value(out).live for out in step.outs):
-                found.add(place)
+                mixers.add(place)
             return step.inputs
 
         list(self.walk_back([self.record.output], follow))
-        return sorted(found)
+        return sorted(mixers)
 
     def row_movers(self, final: Collection[int], nodes: int) -> list[int]:
         """Operations that put other nodes' rows, of so many, beside a recipient's own; no sums."""
-        found = set[int]()
+        movers = set[int]()
 
         def count(number: int) -> int:
             rows = self.value(number).rows
@@ -380,17 +380,17 @@ class Analysis:
             known = [(count(out), len(self.value(out).rows)) for out in step.outs]
             alone = self.centres is None
             if self.pooled and alone and any(own == several > 0 for own, several in known):
-                found.add(place)  # a node's row beside the pooled ones
+                movers.add(place)  # a node's row beside the pooled ones
                 return ()
             if any(own > 1 for own, _ in known) and all(count(read) < 2 for read in step.inputs):
                 moved = (
                     p for p in self.ancestors(step.inputs) if self.record.steps[p].name in MOVERS
                 )
-                found.add(max(moved, default=place))
+                movers.add(max(moved, default=place))
             return step.inputs
 
         list(self.walk_back([self.record.output], follow))
-        return sorted(found)
+        return sorted(movers)
 
     def inner_mixers(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes before the final sums' messages."""
@@ -544,12 +544,12 @@ class Analysis:
         """The operations that depend on what the operations behind some sites make."""
         makers = [self.value(site.value).step for site in sites]
         moving = {out for p in makers if p >= 0 for out in self.record.steps[p].outs}
-        found = set[int]()
+        places = set[int]()
         for number, step in enumerate(self.record.steps):
             if not moving.isdisjoint(step.inputs):
-                found.add(number)
+                places.add(number)
                 moving.update(step.outs)
-        return found
+        return places
 
 
 # What messages are made of -----------------------------------------------------------------------
@@ -658,10 +658,10 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
         elif step.name == "neg":
             scale, number = -scale, step.args[0].number
         elif step.name in GATHERS:
-            found = gather_parts(analysis, step)
-            if found is None:
+            gathered = gather_parts(analysis, step)
+            if gathered is None:
                 break
-            table, axis, index = found
+            table, axis, index = gathered
             inner = analysis.value(table).shape
             own = [size for a, size in enumerate(inner) if a != axis]
             count = len(shape) - len(inner) + 1
@@ -686,11 +686,11 @@ def _relations(analysis: Analysis, number: int) -> int | None:
         return None
     for argument in step.args:
         maker = analysis.maker(analysis.root(argument.number))
-        found = (
+        gathered = (
             gather_parts(analysis, maker) if maker is not None and maker.name in GATHERS else None
         )
-        if found is not None and found[1] == 0 and not analysis.value(found[0]).rows:
-            return found[2]
+        if gathered is not None and gathered[1] == 0 and not analysis.value(gathered[0]).rows:
+            return gathered[2]
     return None
 
 
@@ -846,10 +846,10 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         if _divides_by_count(analysis, reader, number, reduction):
             reduction, number = replace(reduction, mean=True), reader.result
             continue
-        found = _factor_of_recipients(analysis, reader, number, reduction, parts)
-        if found is None:
+        factor = _factor_of_recipients(analysis, reader, number, reduction, parts)
+        if factor is None:
             break
-        after.append(found)
+        after.append(factor)
         number = reader.result
     rows = analysis.recipient_rows(place, size)
     site = FinalSite(
@@ -1164,13 +1164,13 @@ class Filters:
 
     def sites(self, final: Sequence[int], reached: set[int]) -> list[FinalSite]:
         """The sites of final sums, as :meth:`Analysis.final` gives them; of filters theirs."""
-        found: dict[int, FinalSite] = {}
+        sites: dict[int, FinalSite] = {}
         for place in final:
             site = site_of(self.analysis, place, self.size)
             form = self.form(site.value)
             exits = self._exits(site, form, reached) if form.hop is not None else []
-            found |= {exit.value: exit for exit in exits or [site]}
-        return [found[value] for value in sorted(found)]
+            sites |= {exit.value: exit for exit in exits or [site]}
+        return [sites[value] for value in sorted(sites)]
 
     def is_filter(self, site: FinalSite) -> bool:
         """Whether a sum is the last hop of several."""
@@ -1212,9 +1212,9 @@ class Filters:
 
 def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
     """Whether two sums go over the same entries with the same numbers, as the record says."""
-    mine, theirs = one.parts, two.parts
+    ours, theirs = one.parts, two.parts
     left, right = one.reduction, two.reduction
-    if (mine is None) != (theirs is None) or left.factor != right.factor:
+    if (ours is None) != (theirs is None) or left.factor != right.factor:
         return False
     marks = [[a.inverse for a in site.after] for site in (one, two)]
     if marks[0] != marks[1]:
@@ -1224,19 +1224,19 @@ def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
         if not torch.equal(a.place, b.place):
             return False
         pairs.append((a.value, b.value))
-    if mine is None or theirs is None:
+    if ours is None or theirs is None:
         pairs += [(left.matrix, right.matrix), (left.across, right.across)]
     else:
         forms = [
             (p.scale, p.table is None, r.mean, r.more, [f.inverse for f in p.factors])
-            for p, r in ((mine, left), (theirs, right))
+            for p, r in ((ours, left), (theirs, right))
         ]
         if forms[0] != forms[1] or not alike(left.recipients, right.recipients):
             return False
-        if mine.table is None and not alike(left.sources, right.sources):
+        if ours.table is None and not alike(left.sources, right.sources):
             return False
-        pairs += [(f.value, g.value) for f, g in zip(mine.factors, theirs.factors, strict=True)]
-        pairs += [] if mine.table is None else [(mine.index, theirs.index)]
+        pairs += [(f.value, g.value) for f, g in zip(ours.factors, theirs.factors, strict=True)]
+        pairs += [] if ours.table is None else [(ours.index, theirs.index)]
     return all(_equal(analysis, a, b) for a, b in pairs if a is not None and b is not None)
 
 

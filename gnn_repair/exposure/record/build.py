@@ -245,9 +245,9 @@ def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> F
 
 def site_values(site: FinalSite) -> set[int]:
     """The values that a site's terms are made of."""
-    found = {after.value for after in site.after} | ({site.powers.base} if site.powers else set())
+    values = {after.value for after in site.after} | ({site.powers.base} if site.powers else set())
     for member in site.members:
-        found |= {member.value} | site_values(member)
+        values |= {member.value} | site_values(member)
     parts, reduction = site.parts, site.reduction
     if parts is None:
         of_product = [reduction.matrix, reduction.across, reduction.message]
@@ -256,7 +256,7 @@ def site_values(site: FinalSite) -> set[int]:
         known = [factor.value for factor in parts.factors]
         known += [parts.kinds, *([parts.whole] if parts.table is None else [parts.table])]
         known.append(parts.index)
-    return found | {number for number in known if number is not None}
+    return values | {number for number in known if number is not None}
 
 
 def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
@@ -306,7 +306,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     kinds = reduction.relations
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)
-    found = []
+    blocks = []
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
         alpha = _coefficients(parts, kept, axes, order[b], entries)
@@ -320,8 +320,8 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         )  # fmt: skip
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():
             chosen = None if kind is None else kinds == kind
-            found.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
-    return [block for block in found if len(block.recipients)] or found[:1]
+            blocks.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
+    return [block for block in blocks if len(block.recipients)] or blocks[:1]
 
 
 def _of_recipients(
@@ -472,26 +472,26 @@ def _batched_blocks(
     sources = ids[..., 0].reshape(-1)
     recipients = torch.arange(len(matrix)).repeat_interleave(matrix.shape[2])
     rows = torch.arange(len(sources))
-    found = []
+    blocks = []
     for k in range(matrix.shape[1]):
         alpha = matrix[:, k].reshape(-1)
         alpha = alpha if after is None else alpha * _at(after, recipients, k * width)
         piece = SiteChannels(site, torch.arange(k * width, (k + 1) * width))
         states = table.flatten(0, 1)
         block = Block((piece,), recipients, sources, alpha, states, rows, True)
-        found.append(_of_recipients(block, site, True, None, None))
-    return found
+        blocks.append(_of_recipients(block, site, True, None, None))
+    return blocks
 
 
 def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
     """The sums of single recipients as one block."""
-    several, found = dict[int, Block](), 0
+    several, width = dict[int, Block](), 0
     for recipient, one in enumerate(site.members):
         assert one.reduction.recipients is not None
         if one.reduction.recipients.numel():
             blocks = blocks_of(analysis, one, kept)
-            several[recipient], found = blocks[0], max(found, len(blocks))
-    if found != 1:
+            several[recipient], width = blocks[0], max(width, len(blocks))
+    if width != 1:
         raise ExposureRefused(
             "a loop over recipients weighs channels differently; write it as one sum over messages"
         )
@@ -601,7 +601,7 @@ def mixtures_of(
     alpha = alpha if order is None else alpha[order]
     lowest = float(alpha.min()) if len(alpha) else 0.0
     signed, linear = lowest < 0, block.pieces[0].site.reduction.across is not None
-    found = []
+    mixtures = []
     for sign in (1, -1) if signed else (1,):
         coefficients, rows, indptr = alpha, entries.rows, entries.indptr
         if signed or (lowest == 0 and not linear):
@@ -612,7 +612,7 @@ def mixtures_of(
         if signed and not coefficients.numel():
             continue
         behind = _sender_of_states(block, nodes)
-        found.append(
+        mixtures.append(
             Mixture(
                 group=_signed_group(group, sign) if signed else group,
                 indptr=indptr,
@@ -625,7 +625,7 @@ def mixtures_of(
                 context=context,
             )
         )
-    return found
+    return mixtures
 
 
 def _signed_group(group: Group, sign: int) -> Group:
@@ -696,8 +696,8 @@ def number_senders(blocks: Sequence[Block], nodes: int) -> tuple[list[Block], No
 
 def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -> Tensor:
     """[B + 1]: where the nodes of each graph start, as data or all pools of nodes say."""
-    told = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
-    owners = [batch] if told and bool(((batch >= 0) & (batch < graphs)).all()) else []
+    is_vector = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
+    owners = [batch] if is_vector and bool(((batch >= 0) & (batch < graphs)).all()) else []
     owners += [torch.zeros(nodes, dtype=torch.long)] if graphs == 1 else []
     for block in blocks:
         if block.pieces[0].site.sender != "node":
@@ -759,11 +759,11 @@ def name_groups(
 ) -> Iterator[Group]:  # fmt: skip
     """A group for every block, with a name of its own and a rule."""
     pooled = pooled and analysis.centres is None
-    found = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
-    keys = [(group.name, holder) for group, holder, _ in found]
+    named = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
+    keys = [(group.name, holder) for group, holder, _ in named]
     several = {name for name, count in Counter(name for name, _ in set(keys)).items() if count > 1}
     used = Counter[tuple[str, str]]()
-    for key, (group, holder, module) in zip(keys, found, strict=True):
+    for key, (group, holder, module) in zip(keys, named, strict=True):
         name = group.name
         alike = [b for b, other in zip(blocks, keys, strict=True) if other == key]
         if name in several and holder:
@@ -861,24 +861,24 @@ def _rule(
         label = power_label(site.powers.coefficients)
         return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
     how, noun = _weighing(analysis, site, block, blocks), site.sender if pooled else "message"
-    said = WEIGHED[how].format(noun=noun)
+    words = WEIGHED[how].format(noun=noun)
     after = " / count" if site.after or site.reduction.mean else ""
     site = site.members[0] if site.members else site
     parts = site.parts
     if site.reduction.across is not None:
-        return how, f"α = {said}, q · k of both ends, h = the sender's row", "the model"
+        return how, f"α = {words}, q · k of both ends, h = the sender's row", "the model"
     if site.reduction.matrix is not None or parts is None:
         assert site.reduction.matrix is not None
         live = analysis.value(site.reduction.matrix).live
         origin = "the model" if live else "the matrix itself"
-        said = said if live or pooled else "the matrix's entry"
-        return how, f"α = {said}, h = the row that is multiplied", origin + after
+        words = words if live or pooled else "the matrix's entry"
+        return how, f"α = {words}, h = the row that is multiplied", origin + after
     state = "the whole message" if parts.table is None else "the sender's row"
     state = f"the {noun}'s row".replace("row's ", "") if pooled else state
     values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
-    told = [value.name or ("the model" if value.live else "the graph") for value in values]
-    origin = " × ".join(dict.fromkeys(told)) or "the sum itself"
-    return how, f"α = {said}, h = {state}", origin + after
+    names = [value.name or ("the model" if value.live else "the graph") for value in values]
+    origin = " × ".join(dict.fromkeys(names)) or "the sum itself"
+    return how, f"α = {words}, h = {state}", origin + after
 
 
 def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGraph) -> str:
@@ -889,9 +889,9 @@ def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGra
         return " ".join(relations[block.kind]) if block.kind >= 0 else itself
     matrix = [] if site.reduction.matrix is None else [site.reduction.matrix]
     above = analysis.leaf_ids(matrix)
-    found = [r for r, edges in graph.edges.items() if id(edges) in above]
-    if len(found) == 1:
-        return " ".join(found[0])
+    relations_there = [r for r, edges in graph.edges.items() if id(edges) in above]
+    if len(relations_there) == 1:
+        return " ".join(relations_there[0])
     known = block.sources[block.sources >= 0]
     kinds = {graph.kind_of(int(end)) for end in (known.min(), known.max())} if len(known) else set()
     return f"{kinds.pop()} to {graph.node_type}" if len(kinds) == 1 else ""
@@ -960,8 +960,8 @@ def estimated_terms(operators: Callable[[Any], Iterable[Any]], nodes: int) -> in
     count = min(nodes, max(FEWEST, min(MOST, SAMPLED_ENTRIES // max(nodes, 1))))
     rows = np.random.default_rng(0).choice(nodes, size=count, replace=False)
     sample = sparse.identity(nodes, format="csr")[np.sort(rows)]
-    found = sum(int(operator.nnz) for operator in operators(sample))
-    return round(found * nodes / count)
+    terms = sum(int(operator.nnz) for operator in operators(sample))
+    return round(terms * nodes / count)
 
 
 def refuse_too_large(terms: int, nodes: int) -> None:

@@ -207,8 +207,8 @@ class Spaces:
 
     def only(self, size: int) -> int | None:
         """The type of so many nodes, if there is just one."""
-        found = [space for space, count in enumerate(self.counts) if count == size]
-        return found[0] if len(found) == 1 else None
+        spaces = [space for space, count in enumerate(self.counts) if count == size]
+        return spaces[0] if len(spaces) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,19 +326,19 @@ class ValueStore:
 
     def _parts(self, read: list[int]) -> set[int]:
         """What messages are made of: numbers that multiply them, gathered tables, indices."""
-        todo, found = list(read), set[int]()
+        todo, parts = list(read), set[int]()
         while todo:
             number = todo.pop()
-            found.add(number)
+            parts.add(number)
             place = self.record.values[number].step
             step = self.record.steps[place] if place >= 0 else None
             if step is None:
                 continue
             if step.name in GATHERS:
-                found.update(step.inputs)
+                parts.update(step.inputs)
             elif step.name in MOVES | SAME or step.name in ("mul", "div", "neg"):
                 todo += step.inputs
-        return found
+        return parts
 
 
 class Recorder(TorchDispatchMode):

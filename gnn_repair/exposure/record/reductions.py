@@ -634,12 +634,12 @@ def _entries(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
 def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:
     """An index repeated over all other axes, as a list."""
     dim = dim % index.dim()
-    found = NodeRows(index).along(dim) if index.dim() > 1 else index
-    if found is None:
+    numbers = NodeRows(index).along(dim) if index.dim() > 1 else index
+    if numbers is None:
         raise ValueError("rows of one entry go to different places")
-    if found is not index:
-        c.recorder.alias(index, found, dim)
-    return found
+    if numbers is not index:
+        c.recorder.alias(index, numbers, dim)
+    return numbers
 
 
 def _scattered(c: OpContext) -> list[Behind]:
@@ -742,8 +742,8 @@ def _rows_stay(c: OpContext) -> list[Behind]:
     several = c.args[0] if isinstance(c.args[0], list | tuple) else [c.args[0]]
     made = []
     for source, out in zip(several, c.outs, strict=True):
-        found = [rows.along(0) for rows in c.rows(source)]
-        made.append(tuple(NodeRows(along_axis(f, 0, out.shape)) for f in found if f is not None))
+        nodes = [rows.along(0) for rows in c.rows(source)]
+        made.append(tuple(NodeRows(along_axis(f, 0, out.shape)) for f in nodes if f is not None))
     return made
 
 
@@ -851,8 +851,8 @@ def _first_axis(c: OpContext) -> list[Behind]:
     """Convolutions, pools and bilinear maps of channels: nodes along the first axis only."""
     several = [c.args[0], c.args[2]] if c.step.name == "_trilinear" else [c.args[0]]
     c.step.mixes = any(c.varies(source, range(1, source.dim())) for source in several)
-    found = [rows.along(0) for source in several for rows in c.rows(source)]
-    shown = [NodeRows(along_axis(f, 0, c.out.shape)) for f in found if f is not None]
+    nodes = [rows.along(0) for source in several for rows in c.rows(source)]
+    shown = [NodeRows(along_axis(f, 0, c.out.shape)) for f in nodes if f is not None]
     return c.each(union([shown]))
 
 
@@ -997,15 +997,15 @@ are taken to be all nodes of something."""
 
 def _side_by_side(outer: Sequence[NodeRows]) -> list[NodeRows] | None:
     """Every node of rows in which the channels of a few nodes stand side by side; else None."""
-    found: list[NodeRows] = []
+    columns: list[NodeRows] = []
     for rows in outer:
         ids = distinct(rows.ids, keep=rows.ids.dim() - 1)
         other = (ids[..., 1:] != ids[..., :-1]).reshape(-1, ids.shape[-1] - 1).any(0)
         starts = [0, *(other.nonzero().view(-1) + 1).tolist()]
         if len(starts) > SIDE_BY_SIDE or not rows.varies(0):
             return None
-        found += [NodeRows(rows.ids[..., start : start + 1], rows.partial) for start in starts]
-    return found
+        columns += [NodeRows(rows.ids[..., start : start + 1], rows.partial) for start in starts]
+    return columns
 
 
 def _outer_rows(

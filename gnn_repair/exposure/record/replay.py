@@ -465,8 +465,8 @@ class Replay:
         record, kept = found.analysis.record, found.tensors
         parts, numbers = list[ReplayPart](), count()
         for block, mixtures in made:
-            mine = tuple((mixture, next(numbers)) for mixture in mixtures)
-            parts += [ReplayPart(piece, mine) for piece in block.pieces]
+            groups = tuple((mixture, next(numbers)) for mixture in mixtures)
+            parts += [ReplayPart(piece, groups) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
         for number, value in found.beside.items():
@@ -504,8 +504,8 @@ class Replay:
         instead = {place: self._giving(place, kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
             if not site.readers:  # otherwise one term per recipient, so that nothing can change
-                mine = [part for part in self.parts if part.piece.site is site]
-                instead[self.record.values[site.value].step] = self._summing(site, mine, given)
+                parts = [part for part in self.parts if part.piece.site is site]
+                instead[self.record.values[site.value].step] = self._summing(site, parts, given)
         return instead
 
     def _giving(self, place: int, kept: Sequence[Tensor]) -> Substitute:
@@ -521,19 +521,19 @@ class Replay:
 
     def first_failure(self, coefficients: Tensor) -> RecordedStep | None:
         """The first operation that makes NaN or infinite numbers of finite ones, if one does."""
-        found: list[RecordedStep] = []
+        failures: list[RecordedStep] = []
 
         class Watch(Replace):
             def handle(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
                 out = super().handle(number, func, args, kwargs)
                 given, made = tensors_in([*args, *kwargs.values()]), tensors_in(out)
-                if not found and all(map(is_finite, given)) and not all(map(is_finite, made)):
-                    found.append(self.record.steps[number])
+                if not failures and all(map(is_finite, given)) and not all(map(is_finite, made)):
+                    failures.append(self.record.steps[number])
                 return out
 
         with suppress(GnnRepairError), unfused(), Watch(self.record, self._instead(coefficients)):
             self.forward()
-        return found[0] if found else None
+        return failures[0] if failures else None
 
     def _summing(self, site: FinalSite, mine: Sequence[ReplayPart], given: Tensor) -> Substitute:
         """The sum of reweighted messages: base + Σ ± λ h, laid out as the model lays it out."""

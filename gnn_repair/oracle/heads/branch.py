@@ -90,7 +90,7 @@ class Leaf:
     def cases(self, terms: int, others: list[Curved]) -> list[Leaf]:
         """What it is split into: at an edge of few corners, by a unit's sign, or not at all;
         ``others`` are the head's nonlinear operations that are no ReLU."""
-        made, soon_linear = list[Leaf](), not others and self.loose <= FEW_UNITS
+        halves, soon_linear = list[Leaf](), not others and self.loose <= FEW_UNITS
         for side in (-1, 1):
             units, signs, halvings = self.units, self.signs, self.halvings
             if self.edge is not None and terms <= FEW and not soon_linear:
@@ -99,8 +99,8 @@ class Leaf:
                 units, signs = (*units, self.split), (*signs, side)
             else:
                 return [replace(self, last=True)]
-            made.append(Leaf(units, signs, weights=self.weights, halvings=halvings))
-        return made
+            halves.append(Leaf(units, signs, weights=self.weights, halvings=halvings))
+        return halves
 
 
 @dataclass(eq=False)
@@ -274,9 +274,11 @@ class LeafBatch:
         betas = {n: (pushes[n] * signs).clamp(min=0.0) for n, signs in self.signs.items()}
         given = {n: (betas[n] * signs).unsqueeze(1) for n, signs in self.signs.items()}
         parts = parts_with(self.region, slopes)
-        found = certify(self.region, self.target, weights, parts, given if self.depth else None)
-        flat, bounds = flat_slopes(self.region, slopes), found.bound.tolist()
-        splits, edges = self._splits(found, parts, values), self._edges(found, parts)
+        certificate = certify(
+            self.region, self.target, weights, parts, given if self.depth else None
+        )
+        flat, bounds = flat_slopes(self.region, slopes), certificate.bound.tolist()
+        splits, edges = self._splits(certificate, parts, values), self._edges(certificate, parts)
         sizes = np.zeros((len(self.cases), self.depth))
         for number, (row, level, unit, _) in self._by_operation():
             sizes[row, level] = betas[number].numpy()[row, unit]
@@ -286,7 +288,8 @@ class LeafBatch:
                 continue
             self.best[row] = Leaf(
                 leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row],
-                sizes[row, : len(leaf.units)], self.inner[row], *splits[row], leaf.last, leaf.halvings, edges[row],
+                sizes[row, : len(leaf.units)], self.inner[row], *splits[row], leaf.last,
+                leaf.halvings, edges[row],
             )  # fmt: skip
 
     def _edges(

@@ -248,9 +248,9 @@ def proved_bounds(
     """[L]: what proofs prove of the margins of ``target`` at ``recipient``; infinite where the
     cases leave out a λ, or nothing is asked."""
     assert exposure.head is not None
-    lowered, found = lower(exposure.head), np.full(len(recipient), np.inf)
+    lowered, bounds = lower(exposure.head), np.full(len(recipient), np.inf)
     if lowered.reason:
-        return found
+        return bounds
     form = ProofForm(lowered.graph)
     if len(proofs.weights) and not form.is_of(proofs):
         raise InputError(
@@ -265,13 +265,13 @@ def proved_bounds(
             continue
         if position not in nodes:
             nodes[position] = _node(aggregate, masses[position], position)
-        found[i] = -np.inf
+        bounds[i] = -np.inf
         for case in cases:
             signs = tuple(sorted(split[:3] for split in case.splits))
             key = (position, signs, case.halvings, case.inner.tobytes())
             part = parts.get(key) or nodes[position].halved(case.halvings)
             if part is None:  # an edge that is none
-                found[i] = np.inf
+                bounds[i] = np.inf
                 continue
             parts[key] = replace(part, signs=signs, inner=case.inner)
             todo.setdefault(key, []).append((i, case))
@@ -284,8 +284,8 @@ def proved_bounds(
             at, numbers = (np.array([entry[k] for entry in entries]) for k in (0, 1))
             raw = work.bounds(at, [case for *_, case in entries], target[numbers], lowered.scale)
             bound = _of_the_model(raw, lowered, exposure.frozen_logits.shape[2])
-        np.maximum.at(found, numbers, bound)
-    return found
+        np.maximum.at(bounds, numbers, bound)
+    return bounds
 
 
 def _of_the_model(raw: Floats, lowered: LoweredHead, classes: int) -> Floats:
@@ -432,8 +432,8 @@ class Recomputation:
         for i in set(operation.inputs) - self.tight:
             eye = torch.eye(self.widths[i], dtype=torch.float64)
             top = self._largest(*self._walk(i, torch.cat([eye, -eye])[None], self.lines))
-            (high, low), known = top.chunk(2, dim=1), self.ranges[i]
-            self.ranges[i] = Interval(torch.fmax(known.low, -low), torch.fmin(known.high, high))
+            (high, low), before = top.chunk(2, dim=1), self.ranges[i]
+            self.ranges[i] = Interval(torch.fmax(before.low, -low), torch.fmin(before.high, high))
             self.tight.add(i)
         box = [self.ranges[i] for i in operation.inputs]
         box[0] = self._assumed(k, box[0])
@@ -621,8 +621,8 @@ def _divided(raw: Tensor, length: Interval, largest: Callable[[Tensor], Tensor])
         (first, last), (over, under) = ends, values
         middle = (last * over - first * under) / (over - under)
         middle = middle + 4 * ROUNDING * middle.abs()
-        known = (over > 0) & (under <= 0) & middle.isfinite()
-        trial = bound = torch.where(known, torch.minimum(bound, middle), bound)
+        applies = (over > 0) & (under <= 0) & middle.isfinite()
+        trial = bound = torch.where(applies, torch.minimum(bound, middle), bound)
     return bound
 
 
@@ -700,8 +700,10 @@ def verify(solution: Solution, exposure: Exposure) -> HeadVerification:
     mass, negative = _admissible(solution, exposure)
     margin, unconfirmed = _wins(solution, exposure)
     stated, scale = np.isfinite(solution.bound), max(1.0, float(exposure.frozen_logits.abs().max()))
-    found = proved_bounds(solution.proofs, exposure, solution.recipient, solution.target, stated)
-    proved = stated & (found <= WINS) & (solution.bound <= WINS)
+    recomputed = proved_bounds(
+        solution.proofs, exposure, solution.recipient, solution.target, stated
+    )
+    proved = stated & (recomputed <= WINS) & (solution.bound <= WINS)
     return HeadVerification(
         questions=len(solution),
         undecided=int((solution.verdict == "undecided").sum()),
@@ -710,7 +712,7 @@ def verify(solution: Solution, exposure: Exposure) -> HeadVerification:
         margin=margin / scale,
         unconfirmed=unconfirmed,
         unproved=int(((solution.verdict == "cannot") & ~proved).sum()),
-        excess=float((found[stated] - solution.bound[stated]).max(initial=0.0)) / scale,
+        excess=float((recomputed[stated] - solution.bound[stated]).max(initial=0.0)) / scale,
         rewritten=_rewritten(exposure, solution.recipient),
         replayed=exposure.replay is not None,
     )
@@ -745,13 +747,13 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
         _, first = np.unique(solution.recipient[left], return_index=True)
         chosen = left[first]
         coefficients = solution.taken(chosen).dense(exposure)
-        found = _margins(solution, exposure.logits(coefficients)[0], chosen)
-        off = _worst(off, float(np.abs(found - solution.margin[chosen]).max()))
+        margins = _margins(solution, exposure.logits(coefficients)[0], chosen)
+        off = _worst(off, float(np.abs(margins - solution.margin[chosen]).max()))
         if exposure.replay is not None:
             with torch.no_grad():
                 own = exposure.replay(coefficients[0]).double().cpu()
-            found = _margins(solution, own[exposure.recipients], chosen)
-        unconfirmed += int(((solution.verdict[chosen] == "can") & ~(found > WINS)).sum())
+            margins = _margins(solution, own[exposure.recipients], chosen)
+        unconfirmed += int(((solution.verdict[chosen] == "can") & ~(margins > WINS)).sum())
         left = np.delete(left, first)
     return off, unconfirmed
 
@@ -796,8 +798,8 @@ def _rewritten(exposure: Exposure, recipient: Integers) -> float:
             logits = logits.softmax(1)
         else:  # a log_softmax that was left out shifts all classes alike
             logits, wanted = logits - logits.mean(1, True), wanted - wanted.mean(1, True)
-        known = wanted.isfinite().all(1)  # away from the frozen aggregate a root may have none
-        if bool(known.any()):
-            size = float(wanted[known].abs().max().clamp(min=1.0))
-            off = _worst(off, float((logits - wanted)[known].abs().max()) / size)
+        finite = wanted.isfinite().all(1)  # away from the frozen aggregate a root may have none
+        if bool(finite.any()):
+            size = float(wanted[finite].abs().max().clamp(min=1.0))
+            off = _worst(off, float((logits - wanted)[finite].abs().max()) / size)
     return off

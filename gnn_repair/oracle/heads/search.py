@@ -76,8 +76,8 @@ def play(region: Region, game: Game) -> Solution:
     """max_λ min_r of the game's margins: a λ by places of the region, and weights over r."""
     count, places = len(region), len(game[0])
     # What no number is known for is left out: certificates do not rest on what the LP was told.
-    known = (np.where(np.abs(part) < HUGE, -part, 0.0) for part in game)
-    table, beta = (np.pad(part, ((0, 0), (1, 0)))[None] for part in known)
+    bounded = (np.where(np.abs(part) < HUGE, -part, 0.0) for part in game)
+    table, beta = (np.pad(part, ((0, 0), (1, 0)))[None] for part in bounded)
     rows, segments = np.arange(places, dtype=np.int32), np.append(region.local[:, :-1], places)
     tables = Tables(np.arange(count), segments, rows, rows, table, region.mass[None], beta)
     zero = np.zeros(count, np.int64)
@@ -305,16 +305,16 @@ class Search:
             places = np.flatnonzero(own == group)
             if not len(places):
                 continue
-            mine, shares, best = owner[places], self.shares.copy(), self.x.clone()
+            rows, shares, best = owner[places], self.shares.copy(), self.x.clone()
             shares[places] = 0.0
-            points = mix_dense(region, shares).numpy()[mine] + corners[places]
-            nodes = region.nodes[torch.from_numpy(mine)]
+            points = mix_dense(region, shares).numpy()[rows] + corners[places]
+            nodes = region.nodes[torch.from_numpy(rows)]
             outputs = region.base.graph(torch.from_numpy(points), nodes)
-            found = worst(outputs, torch.from_numpy(self.target[mine])).numpy()
-            order = np.lexsort((found, mine))
-            last = order[np.flatnonzero(np.diff(mine[order], append=-1))]
-            shares[places[last]] = region.mass[mine[last], group]
-            best[torch.from_numpy(mine[last])] = torch.from_numpy(points[last])
+            margins = worst(outputs, torch.from_numpy(self.target[rows])).numpy()
+            order = np.lexsort((margins, rows))
+            last = order[np.flatnonzero(np.diff(rows[order], append=-1))]
+            shares[places[last]] = region.mass[rows[last], group]
+            best[torch.from_numpy(rows[last])] = torch.from_numpy(points[last])
             self.offer(best, shares)
 
     def ascend(self, rounds: int) -> None:
@@ -388,15 +388,15 @@ def replay_margins(
     aggregate = exposure.aggregate
     ends = aggregate.segments[:: aggregate.num_groups].cpu().numpy()
     alpha = aggregate.coefficients[0].double().cpu().numpy()
-    found = np.empty(len(position))
+    margins = np.empty(len(position))
     for chosen in _occurrences(position):
         full = alpha.copy()
         for i in chosen:
             full[ends[position[i]] : ends[position[i] + 1]] = shares[i]
         logits = model_logits(exposure, torch.from_numpy(full))
         rows = logits[torch.from_numpy(position[chosen])]
-        found[chosen] = worst(rows, torch.from_numpy(target[chosen])).numpy()
-    return found
+        margins[chosen] = worst(rows, torch.from_numpy(target[chosen])).numpy()
+    return margins
 
 
 def model_logits(exposure: Exposure, coefficients: Tensor) -> Tensor:

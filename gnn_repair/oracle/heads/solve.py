@@ -140,8 +140,8 @@ class Questions:
     def confirm(self, exposure: Exposure, chosen: Integers) -> None:
         """Run the model with the chosen questions' present λ and keep what is better."""
         shares = [self.shares[i] for i in chosen]
-        found = replay_margins(exposure, self.position[chosen], self.target[chosen], shares)
-        for i, margin, share in zip(chosen, found, shares, strict=True):
+        margins = replay_margins(exposure, self.position[chosen], self.target[chosen], shares)
+        for i, margin, share in zip(chosen, margins, shares, strict=True):
             if not self.confirmed[i] >= margin:
                 self.confirmed[i], self.kept[i] = margin, share
 
@@ -275,8 +275,8 @@ def solve_head(
     _decide(exposure, questions, budget)
     proofs, margin = _proofs(base, questions), questions.confirmed
     # A bound is stated as its proof shows it when it is recomputed by other code.
-    found = np.isfinite(questions.raw)
-    bound = proved_bounds(proofs, exposure, asked.position, asked.target, found)
+    stated = np.isfinite(questions.raw)
+    bound = proved_bounds(proofs, exposure, asked.position, asked.target, stated)
     reasons = _reasons(exposure, questions, bound, budget)
     indptr, terms, coefficients = _supports(base, asked.position, questions.kept)
     owner = np.repeat(asked.position, np.diff(indptr))

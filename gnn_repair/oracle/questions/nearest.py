@@ -153,18 +153,18 @@ def nearest_reweighting(
     alpha = exposure.coefficients.double().cpu().numpy()
 
     def answer(index: int, highs: Any) -> Nearest:
-        found = solution[index]
-        problem = build_lp(tables, found.member, int(solution.recipient[index]), found.target)
-        frozen = alpha[min(found.member, len(alpha) - 1), problem.terms]
+        witness = solution[index]
+        problem = build_lp(tables, witness.member, int(solution.recipient[index]), witness.target)
+        frozen = alpha[min(witness.member, len(alpha) - 1), problem.terms]
         need = margin - (problem.fixed + frozen @ problem.gaps)
         change, duals = np.zeros(len(frozen)), np.zeros(len(need))
         status, moved, bound = UNSOLVED, np.nan, np.nan
         if need.max() <= 0:
             status, moved, bound = ALREADY, 0.0, 0.0
-        elif (found.bound if found.status == STATUS[UNCERTIFIED] else found.margin) < margin:
+        elif (witness.bound if witness.status == STATUS[UNCERTIFIED] else witness.margin) < margin:
             status = UNREACHABLE
-        elif found.status != STATUS[FAILED]:
-            solved = _settled(highs, problem, frozen, need, margin, found.terms)
+        elif witness.status != STATUS[FAILED]:
+            solved = _settled(highs, problem, frozen, need, margin, witness.terms)
             if solved is not None:
                 status, (moved, bound, change, duals) = MOVED, solved
         weights = np.zeros(len(need) + 1)
@@ -501,8 +501,8 @@ class Approach:
         change = self.best - self.alpha
         room = self.alpha[change < 0] / -change[change < 0]
         beyond = self.alpha + min(BEYOND, float(room.min(initial=BEYOND))) * change
-        found = [self._first(self.best, end, want) for end in (beyond, self.witness)]
-        return min([one for one in found if one is not None] or [self.witness], key=self.moved)
+        candidates = [self._first(self.best, end, want) for end in (beyond, self.witness)]
+        return min([one for one in candidates if one is not None] or [self.witness], key=self.moved)
 
     def _step(self, highs: Any, point: Floats) -> Floats | None:
         """Linearise at a λ that wins, aim at the nearest λ that wins there, and take the nearest
@@ -514,9 +514,9 @@ class Approach:
         steps = np.linspace(0.0, 1.0, POINTS + 1)
         between = point + steps[:, None] * (aimed - point)
         won = np.flatnonzero(self._margins(between) >= self.margin)[::-1][:2]
-        found = [self._first(self.alpha, between[k], self.margin) for k in won]
-        known = [shares for shares in found if shares is not None]
-        return min(known, key=self.moved) if known else None
+        candidates = [self._first(self.alpha, between[k], self.margin) for k in won]
+        points = [shares for shares in candidates if shares is not None]
+        return min(points, key=self.moved) if points else None
 
     def _first(self, start: Floats, end: Floats, margin: float) -> Floats | None:
         """The first λ from ``start`` to ``end`` with this margin, by refinement; None where none of
@@ -594,7 +594,7 @@ def _behind_head(
     for approach in approaches.values():
         approach.come_nearer()
     bounds = _lower_values(exposure, solution, approaches, margin)
-    found = _confirmed(exposure, solution, approaches, margin)
+    confirmed = _confirmed(exposure, solution, approaches, margin)
     ends, alphas = exposure.segments[:: exposure.num_groups], exposure.coefficients[0].double()
 
     def answer(i: int) -> Nearest:
@@ -603,8 +603,8 @@ def _behind_head(
         change, own = np.zeros(len(alpha)), np.nan
         if frozen[i] >= margin:
             status, own = ALREADY, frozen[i]
-        elif i in found:
-            status, (change, own) = MOVED, (found[i][0] - alpha, found[i][1])
+        elif i in confirmed:
+            status, (change, own) = MOVED, (confirmed[i][0] - alpha, confirmed[i][1])
         elif solution.verdict[i] == CANNOT and solution.bound[i] < margin:
             status = UNREACHABLE
         else:
@@ -630,17 +630,17 @@ def _confirmed(
     margin: float,
 ) -> dict[int, tuple[Floats, float]]:
     """The nearest λ [K] of each question that the model confirms, and its margin."""
-    found: dict[int, tuple[Floats, float]] = {}
+    nearest: dict[int, tuple[Floats, float]] = {}
     for aim in AIMS:
-        left = np.array([i for i in approaches if i not in found], np.int64)
+        left = np.array([i for i in approaches if i not in nearest], np.int64)
         shares = [approaches[int(i)].at(aim) for i in left]
-        told = replay_margins(exposure, solution.recipient[left], solution.target[left], shares)
-        for i, share, value in zip(left.tolist(), shares, told, strict=True):
+        margins = replay_margins(exposure, solution.recipient[left], solution.target[left], shares)
+        for i, share, value in zip(left.tolist(), shares, margins, strict=True):
             if value >= margin:
-                found[i] = share, float(value)
-    for i in approaches.keys() - found.keys():  # the oracle's own λ, confirmed before
-        found[i] = approaches[i].witness, float(solution.margin[i])
-    return found
+                nearest[i] = share, float(value)
+    for i in approaches.keys() - nearest.keys():  # the oracle's own λ, confirmed before
+        nearest[i] = approaches[i].witness, float(solution.margin[i])
+    return nearest
 
 
 def _lower_values(

@@ -243,9 +243,9 @@ def value_range(
     check_threads(threads)
     if isinstance(exposure, LinkExposure):
         numbers = exposure.numbers(nodes)
-        found = value_range(exposure.mixture, numbers, threads=threads, effort=effort)
-        low, high = (name_links(exposure, end) for end in (found.lower, found.upper))
-        return ValueRange(low, high, found.frozen)
+        ranges = value_range(exposure.mixture, numbers, threads=threads, effort=effort)
+        low, high = (name_links(exposure, end) for end in (ranges.lower, ranges.upper))
+        return ValueRange(low, high, ranges.frozen)
     require_exposure(exposure)
     require_outputs(exposure, "values", "labels")
     asked = [pose_label_problems(exposure, side, nodes, outputs, 0.0) for side in (False, True)]
@@ -285,10 +285,10 @@ def _rounds(
     for share in (*SHARES, 1.0):
         part = solve_part(exposure, chosen, output, limit.clone(), effort)
         parts.append(part)
-        found = join_parts(exposure, [part], chosen, 0.0)
-        moved = sign * limit.numpy()[found.node]  # margins against zero, not against the limit
-        found = replace(found, margin=found.margin + moved, bound=found.bound + moved)
-        best = found if best is None else _better(best, found)
+        solution = join_parts(exposure, [part], chosen, 0.0)
+        moved = sign * limit.numpy()[solution.node]  # margins against zero, not against the limit
+        solution = replace(solution, margin=solution.margin + moved, bound=solution.bound + moved)
+        best = solution if best is None else _better(best, solution)
         wide = np.isfinite(best.bound) & (best.gap > CLOSE * (1 + np.abs(best.margin)))
         if not wide.any():
             break

@@ -168,14 +168,14 @@ def stable_evidence(
     tables = Tables.from_exposure(exposure)
 
     def answer(index: int, highs: Any) -> StableEvidence:
-        found = solution[index]
-        problem = build_lp(tables, found.member, int(solution.recipient[index]), found.target)
+        witness = solution[index]
+        problem = build_lp(tables, witness.member, int(solution.recipient[index]), witness.target)
         optimum = np.zeros(len(problem.terms))
-        optimum[found.terms - problem.terms[:1]] = found.coefficients
+        optimum[witness.terms - problem.terms[:1]] = witness.coefficients
         low, high = np.full((2, len(problem.terms)), np.nan)
         if solution.status[index] != FAILED and len(problem.terms):
             weights = solution.rival_weights[index][problem.rivals]
-            low, high = _ranges(highs, problem, optimum, weights, found.margin, epsilon)
+            low, high = _ranges(highs, problem, optimum, weights, witness.margin, epsilon)
         senders, mass = tables.sources[tables.rows[problem.terms]], problem.mass[problem.group]
         ranges = {"epsilon": epsilon, "mass": mass, "low": low, "high": high}
         return _named(solution, index, problem.terms, senders, **ranges)
@@ -391,9 +391,9 @@ def source_ranking(
     )
     ranked = ranked.reset_index(drop=True)
     if indispensable:
-        found = without_each_source(solution, exposure)
-        told = {"needed": found["verdict"] == CANNOT, "unsure": found["verdict"] == UNDECIDED}
-        counted = pd.DataFrame({"source": found["source"], **told}).groupby("source").sum()
+        answers = without_each_source(solution, exposure)
+        counts = {"needed": answers["verdict"] == CANNOT, "unsure": answers["verdict"] == UNDECIDED}
+        counted = pd.DataFrame({"source": answers["source"], **counts}).groupby("source").sum()
         ranked = ranked.merge(counted.astype(int).reset_index(), on="source", how="left")
     if solution.names.typed:
         kind, ranked["source"] = solution.names.split(ranked["source"].to_numpy())

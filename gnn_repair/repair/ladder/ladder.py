@@ -129,14 +129,16 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
     def right_out_of_fold(self) -> tuple[Tensor, Tensor]:
         """Who is right about which validation nodes [S, candidates, N], and which these are."""
         labels = self.constants["labels"]
-        told = self.constants["out_of_fold"].argmax(3)
-        return (told == labels.unsqueeze(1)) & (labels >= 0).unsqueeze(1), labels >= 0
+        predicted = self.constants["out_of_fold"].argmax(3)
+        return (predicted == labels.unsqueeze(1)) & (labels >= 0).unsqueeze(1), labels >= 0
 
     def findings(self) -> Findings:
         """Where the evidence was lost, by kind of evidence and by class."""
-        told, labels, folds = (self.constants[n] for n in ("out_of_fold", "labels", "folds"))
+        log_probs, labels, folds = (self.constants[n] for n in ("out_of_fold", "labels", "folds"))
         stays = bool(self.unchanged.all())
-        return find(self.candidates, told, labels, folds, classes=self.num_classes, stays=stays)
+        return find(
+            self.candidates, log_probs, labels, folds, classes=self.num_classes, stays=stays
+        )
 
     @torch.no_grad()
     def member_logits(self, exposure: Exposure) -> Tensor:
@@ -148,19 +150,19 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
         with self.gradients(exposure):
             self._matching(exposure)
             weights = self.weights.to(exposure.recipients.device)
-            told = self._on_its_graph(exposure)
-            if told is None:
-                weights, told = self._elsewhere(exposure, weights)
-            mixed = torch.einsum("sr,srnc->snc", weights, told)
+            log_probs = self._on_its_graph(exposure)
+            if log_probs is None:
+                weights, log_probs = self._elsewhere(exposure, weights)
+            mixed = torch.einsum("sr,srnc->snc", weights, log_probs)
             scale = self.temperature.to(mixed.device).view(-1, 1, 1)
             return (mixed.log_softmax(2) / scale).log_softmax(2)
 
     def rung_log_probs(self, exposure: Exposure) -> dict[str, Tensor]:
         """What each candidate says alone, [S, n, C]; on the graph it was fitted on."""
-        told = self._on_its_graph(exposure)
-        if told is None:
+        log_probs = self._on_its_graph(exposure)
+        if log_probs is None:
             raise InputError("rungs that read labels hold for the graph they were fitted on only")
-        return dict(zip(self.candidates, told.unbind(1), strict=True))
+        return dict(zip(self.candidates, log_probs.unbind(1), strict=True))
 
     def _on_its_graph(self, exposure: Exposure) -> Tensor | None:
         """[S, candidates, n, C]; None where this is another graph."""
@@ -174,8 +176,8 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
     def _elsewhere(self, exposure: Exposure, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and predictions of the rungs that read no labels and no raw features."""
         names = [name for name in self.candidates[1:] if RUNGS[name].inductive]
-        told = [exposure.frozen_logits[:, exposure.recipients].log_softmax(2)]
-        told += [self._inductive(name, exposure) for name in names]
+        log_probs = [exposure.frozen_logits[:, exposure.recipients].log_softmax(2)]
+        log_probs += [self._inductive(name, exposure) for name in names]
         kept = weights[:, [self.candidates.index(name) for name in (FROZEN, *names)]]
         total = kept.sum(1, keepdim=True)
         # Where all weight lay on rungs that cannot speak here, those that can share it.
@@ -185,7 +187,7 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
             f"only {', '.join(('frozen', *names))} can speak here",
             stacklevel=4,  # whoever called logits, past torch's own wrapper
         )
-        return shared, torch.stack(told, 1)
+        return shared, torch.stack(log_probs, 1)
 
     def _inductive(self, name: str, exposure: Exposure) -> Tensor:
         """Mean log-probabilities of a rung's copies on any graph."""
@@ -298,18 +300,18 @@ class EvidenceLadder(Repair[FittedLadder]):
         climbed = climb(names, sources, roles, task.labels, self, on_progress=task.on_progress)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         by_fold = climbed.log_probs.unflatten(2, (TWINS, self.folds)).mean(2).log_softmax(4)
-        told = torch.cat([frozen.unsqueeze(1), _held_out(by_fold, folds)], 1)
-        said = climbed.log_probs.mean(2).transpose(0, 1).log_softmax(3).double()
-        said, refitted = self._refit(task, sources, climbed, folds, told, said)
+        out_of_fold = torch.cat([frozen.unsqueeze(1), _held_out(by_fold, folds)], 1)
+        log_probs = climbed.log_probs.mean(2).transpose(0, 1).log_softmax(3).double()
+        log_probs, refitted = self._refit(task, sources, climbed, folds, out_of_fold, log_probs)
         if "smoothed" in self.rungs:
-            held, smooth = _smoothed(task, by_fold, folds, told, said, self.folds)
-            told = torch.cat([told, held.unsqueeze(1)], 1)
-            said = torch.cat([said, smooth.unsqueeze(1)], 1)
+            held, smooth = _smoothed(task, by_fold, folds, out_of_fold, log_probs, self.folds)
+            out_of_fold = torch.cat([out_of_fold, held.unsqueeze(1)], 1)
+            log_probs = torch.cat([log_probs, smooth.unsqueeze(1)], 1)
         # A few hundred tiny problems: the CPU solves them sooner than a GPU starts them.
-        decision = decide(told.cpu(), task.labels.cpu(), folds.cpu(), self.folds)
+        decision = decide(out_of_fold.cpu(), task.labels.cpu(), folds.cpu(), self.folds)
         constants = {
-            "log_probs": _nodes_last(task, said),
-            "out_of_fold": _nodes_last(task, told),
+            "log_probs": _nodes_last(task, log_probs),
+            "out_of_fold": _nodes_last(task, out_of_fold),
             "folds": task.by_node(folds + 1) - 1,
             "labels": task.by_node(torch.where(task.val, task.labels + 1, 0)) - 1,
             "signature": signature(task.exposure),
@@ -334,8 +336,8 @@ class EvidenceLadder(Repair[FittedLadder]):
         sources: Sources,
         climbed: FittedRungs,
         folds: Tensor,
-        told: Tensor,
-        said: Tensor,
+        out_of_fold: Tensor,
+        log_probs: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Each member's best rung fitted on all labels, where more labels are seen to help.
 
@@ -344,7 +346,7 @@ class EvidenceLadder(Repair[FittedLadder]):
         own prediction. All keep the epochs that the folds chose.
         """
         best = [
-            int(weigh(told[s, 1:][:, own >= 0], task.labels[own >= 0]).argmax())
+            int(weigh(out_of_fold[s, 1:][:, own >= 0], task.labels[own >= 0]).argmax())
             for s, own in enumerate(folds)
         ]
         rungs = sorted(set(best))
@@ -361,15 +363,15 @@ class EvidenceLadder(Repair[FittedLadder]):
             for every in (climbed.log_probs[rungs], again.log_probs)
         )
         everywhere = again.log_probs[:, :, self.folds :].mean(2).log_softmax(3).double()
-        said, helps = said.clone(), []
+        log_probs, helps = log_probs.clone(), []
         for s, own in enumerate(folds):
             judged, place = own >= 0, rungs.index(best[s])
             both = torch.stack([first[s, place], held[s, place]])[:, judged]
             likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
             helps.append(is_significant(likely[0] - likely[1], MORE_LABELS))
             if helps[-1]:
-                said[s, best[s]] = everywhere[place, s]
-        return said, torch.tensor(helps, device=said.device).long()
+                log_probs[s, best[s]] = everywhere[place, s]
+        return log_probs, torch.tensor(helps, device=log_probs.device).long()
 
     # Files ------------------------------------------------------------------------------------
 
@@ -400,8 +402,8 @@ class EvidenceLadder(Repair[FittedLadder]):
             raise InputError("a ladder's weights must be shares that sum to 1")
         if not bool((fitted.temperature > 0).all()):
             raise InputError("a temperature must be positive")
-        told, judged = fitted.constants["folds"] >= 0, fitted.constants["labels"] >= 0
-        if not torch.equal(told, judged) or not bool(judged.any(1).all()):
+        dealt, judged = fitted.constants["folds"] >= 0, fitted.constants["labels"] >= 0
+        if not torch.equal(dealt, judged) or not bool(judged.any(1).all()):
             raise InputError("a ladder's folds and labels are of other nodes")
 
     def shapes(self, fitted: FittedLadder) -> dict[str, tuple[int, ...]]:
@@ -444,7 +446,7 @@ def _side_by_side(first: Roles, second: Roles) -> Roles:
 
 
 def _smoothed(
-    task: Task, every: Tensor, folds: Tensor, told: Tensor, said: Tensor, count: int
+    task: Task, every: Tensor, folds: Tensor, out_of_fold: Tensor, log_probs: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
     """The candidates' weighed mean, smoothed along links with the known labels, [S, n, C] twice.
 
@@ -459,10 +461,10 @@ def _smoothed(
     out = []
     for s, own in enumerate(folds):
         judged = own >= 0
-        seen, labels = told[s, 1:][:, judged], task.labels[judged]
+        seen, labels = out_of_fold[s, 1:][:, judged], task.labels[judged]
         without = weights_without(seen, labels, own[judged], count)
         bases = [mix(every[:, s, k].double(), without[k]) for k in range(count)]
-        bases.append(mix(said[s], weigh(seen, labels)))
+        bases.append(mix(log_probs[s], weigh(seen, labels)))
         shape = exposure.num_nodes, count + 1, exposure.num_classes
         soft = strength.new_full(shape, 1 / exposure.num_classes)
         soft[exposure.recipients] = torch.stack(bases, 1).exp()
@@ -480,11 +482,11 @@ def _epochs(climbed: FittedRungs, weights: Tensor) -> dict[str, Tensor]:
     """Epochs of each member's rung of most weight; none where that is Frozen."""
     most = weights[:, : 1 + len(climbed.rungs)].argmax(1)
     member = torch.arange(len(most), device=most.device)
-    found = {}
+    epochs = {}
     for name in ("best_epoch", "epochs_run"):
         each = getattr(climbed, name).median(2).values
-        found[name] = torch.cat([torch.zeros_like(each[:1]), each])[most, member]
-    return {**found, "diverged": climbed.diverged.any(2).any(0)}
+        epochs[name] = torch.cat([torch.zeros_like(each[:1]), each])[most, member]
+    return {**epochs, "diverged": climbed.diverged.any(2).any(0)}
 
 
 def _nodes_last(task: Task, values: Tensor) -> Tensor:

@@ -147,17 +147,17 @@ class Heads:
         self,
         p: Parameters,
         reading: Blocks,
-        told: Mapping[str, Tensor],
+        histograms: Mapping[str, Tensor],
         noise: tuple[float, Tensor] | None = None,
     ) -> Tensor:
         """[M, L, C] at the recipients of a reading.
 
-        ``told`` are, by block, histograms of labels [S or S·K, L, k]; ``noise`` is, while training,
-        the share of hidden channels that is dropped and the step's seed, which drops features too.
+        ``histograms`` are labels' by block [S or S·K, L, k]; ``noise`` is, while training, the
+        share of hidden channels that is dropped and the step's seed, which drops features too.
         """
         seed = None if noise is None else noise[1] + 1
         own_blocks = {"messages": reading.messages, "features": reading.features}
-        tables: dict[str, Any] = {**own_blocks, **told}
+        tables: dict[str, Any] = {**own_blocks, **histograms}
         # Taken apart at once, so that gradients are put together at once.
         parts = {
             block: dict(zip(rows, self.part(p, block, tables[block], seed).unbind(0), strict=True))
@@ -182,7 +182,7 @@ class Heads:
             out.append(own + centre(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
         return torch.cat(out)
 
-    def told(self, reading: Blocks, labels: Tensor) -> dict[str, Tensor]:
+    def histograms(self, reading: Blocks, labels: Tensor) -> dict[str, Tensor]:
         """Histograms of labels [T, N] around the recipients, [T, L, k], where they are read."""
         makers = {"labels": reading.labels.histograms, "similar": reading.labels.similar_histograms}
         return {
@@ -199,7 +199,7 @@ class Heads:
         parts = []
         for at in everyone.split(max(1, CHUNK // (rows * self.hidden))):
             reading = Blocks(self.sources, at)
-            parts.append(self.logits(p, reading, self.told(reading, known)).log_softmax(2))
+            parts.append(self.logits(p, reading, self.histograms(reading, known)).log_softmax(2))
         shape = len(self.rungs), self.members, self.copies
         return torch.cat(parts, 1).unflatten(0, shape)
 
@@ -241,7 +241,7 @@ class LadderTrainee(Trainee):
         # A copy sees no label that it does not learn from, not even as a neighbour's.
         self.withheld = roles.judged.new_zeros(heads.each, evidence.known.shape[1])
         self.withheld[:, heads.sources.nodes] = roles.weights == 0
-        self.told = heads.told(self.judged, evidence.known)
+        self.histograms = heads.histograms(self.judged, evidence.known)
         self.epoch = torch.zeros((), dtype=torch.long, device=labels.device)
         self.start = (seed * SEED_STRIDE) & LOW
 
@@ -251,8 +251,10 @@ class LadderTrainee(Trainee):
     def losses(self, trunk: Any) -> Tensor:
         stream = self.start + self.epoch * EPOCH_STRIDE
         shown = self.heads.sources.evidence.labels.partly(self.withheld, stream)
-        told = self.heads.told(self.learned, shown)
-        logits = self.heads.logits(self.parameters, self.learned, told, (self.dropout, stream))
+        histograms = self.heads.histograms(self.learned, shown)
+        logits = self.heads.logits(
+            self.parameters, self.learned, histograms, (self.dropout, stream)
+        )
         index = self.labels.view(1, -1, 1).expand(len(logits), -1, 1)
         chosen = logits.log_softmax(2).gather(2, index).squeeze(2)
         return -(chosen * self.shares).sum(1)
@@ -260,7 +262,7 @@ class LadderTrainee(Trainee):
     def scores(self, trunk: Any) -> Tensor:
         if self.epochs is not None:
             return (self.epoch == self.epochs + 1).float()
-        logits = self.heads.logits(self.parameters, self.judged, self.told)
+        logits = self.heads.logits(self.parameters, self.judged, self.histograms)
         right = ((logits.argmax(2) == self.truth) & self.mine).sum(1)
         # Copies that are judged on the same fold stand a whole round of folds apart.
         rounds = right.view(-1, self.heads.copies // self.folds, self.folds)
@@ -306,7 +308,7 @@ def climb(
         budget = replace(budget, epochs=max(1, int(epochs.max())), patience=None)
     each, length = roles.weights.shape
     size = max(1, AT_ONCE // (each * length * hidden))
-    said: list[Tensor] = []
+    log_probs: list[Tensor] = []
     statistics: list[list[Tensor]] = []
     parameters: dict[str, Parameters] = {}
     count = 0
@@ -327,7 +329,7 @@ def climb(
                 stacklevel=3,
             )
         shape = len(names), heads.members, heads.copies
-        said.append(heads.log_probs(outcome.parameters))
+        log_probs.append(heads.log_probs(outcome.parameters))
         statistics.append([getattr(outcome, name).view(shape) for name in STATISTICS])
         for number, rung in enumerate(names):
             own = {
@@ -339,7 +341,7 @@ def climb(
             if RUNGS[rung].inductive:
                 parameters[rung] = own
     best, run, wild = (torch.cat(column) for column in zip(*statistics, strict=True))
-    return FittedRungs(tuple(rungs), torch.cat(said), best, run, wild, parameters, count)
+    return FittedRungs(tuple(rungs), torch.cat(log_probs), best, run, wild, parameters, count)
 
 
 @torch.no_grad()

@@ -35,61 +35,61 @@ BINS = 15
 # validation nodes, their labels [m] and folds [m].
 
 
-def weigh(told: Tensor, labels: Tensor) -> Tensor:
+def weigh(log_probs: Tensor, labels: Tensor) -> Tensor:
     """Weights that grow with accuracy, [R] float64: a standard error of it is worth a factor e.
 
     So candidates that cannot be told apart are averaged, and one that stands out by a few standard
     errors is nearly alone.
     """
-    accuracy = (told.argmax(2) == labels).double().mean(1)
+    accuracy = (log_probs.argmax(2) == labels).double().mean(1)
     best = accuracy.max()
     # At least what one wrong node makes: nobody is certain to be always right.
     spread = (best * (1 - best)).clamp(min=1 / (len(labels) + 1))
     return (accuracy / (spread / len(labels)).sqrt()).softmax(0)
 
 
-def mix(told: Tensor, weights: Tensor) -> Tensor:
+def mix(log_probs: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean of log-probabilities [R, …, m, C], normalised; [… , m, C]."""
-    return torch.einsum("r,r...->...", weights.to(told), told).log_softmax(-1)
+    return torch.einsum("r,r...->...", weights.to(log_probs), log_probs).log_softmax(-1)
 
 
-def weights_without(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
+def weights_without(log_probs: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
     """The weights that all nodes but those of a fold give, [folds, R]."""
     kept = [folds != fold for fold in range(count)]
-    return torch.stack([weigh(told[:, own], labels[own]) for own in kept])
+    return torch.stack([weigh(log_probs[:, own], labels[own]) for own in kept])
 
 
-def nested_mixture(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
+def nested_mixture(log_probs: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
     """What the combination says of each node when it is weighed without the node's fold, [m, C]."""
-    by_node = weights_without(told, labels, folds, count)[folds]
-    return torch.einsum("mr,rmc->mc", by_node.to(told), told).log_softmax(1)
+    by_node = weights_without(log_probs, labels, folds, count)[folds]
+    return torch.einsum("mr,rmc->mc", by_node.to(log_probs), log_probs).log_softmax(1)
 
 
-def temperature(told: Tensor, labels: Tensor, used: Tensor | None = None) -> Tensor:
+def temperature(log_probs: Tensor, labels: Tensor, used: Tensor | None = None) -> Tensor:
     """τ that makes the labels most likely given log-probabilities [..., m, C] / τ.
 
     ``used`` [B, m] says from which nodes, B times; the answer is then [..., B], else [...].
     The likelihood is concave in 1/τ, so halving finds where its slope is zero.
     """
-    told = told.double()
+    log_probs = log_probs.double()
     weight = torch.ones(1, len(labels)) if used is None else used
-    weight = weight.to(told)
-    index = labels.expand(told.shape[:-1]).unsqueeze(-1)
-    own = told.gather(-1, index).squeeze(-1)
-    low = told.new_full((*told.shape[:-2], len(weight)), -HOTTEST)
+    weight = weight.to(log_probs)
+    index = labels.expand(log_probs.shape[:-1]).unsqueeze(-1)
+    own = log_probs.gather(-1, index).squeeze(-1)
+    low = log_probs.new_full((*log_probs.shape[:-2], len(weight)), -HOTTEST)
     high = -low
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        cold = (-middle).exp()[..., None, None] * told.unsqueeze(-3)
-        slope = own.unsqueeze(-2) - (cold.softmax(-1) * told.unsqueeze(-3)).sum(-1)
+        cold = (-middle).exp()[..., None, None] * log_probs.unsqueeze(-3)
+        slope = own.unsqueeze(-2) - (cold.softmax(-1) * log_probs.unsqueeze(-3)).sum(-1)
         # A positive slope in 1/τ asks for a lower temperature; one that is lost in rounding, too.
         cooler = (slope * weight).sum(-1) >= 0
         high, low = torch.where(cooler, middle, high), torch.where(cooler, low, middle)
-    found = ((low + high) / 2).exp()
-    return found.squeeze(-1) if used is None else found
+    scale = ((low + high) / 2).exp()
+    return scale.squeeze(-1) if used is None else scale
 
 
-def likelihoods(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
+def likelihoods(log_probs: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
     """log p of each node's label at the temperature that the other folds ask for, [R, m] float64.
 
     At the best temperature, so that being surer or less sure counts for nothing: what is left is
@@ -98,8 +98,8 @@ def likelihoods(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tens
     """
     others = folds != torch.arange(count, device=folds.device).unsqueeze(1)
     index, out = labels.unsqueeze(1), []
-    for said in told.double():  # one after the other: all at once would be gigabytes
-        scaled = said / temperature(said, labels, others)[folds].unsqueeze(1)
+    for candidate in log_probs.double():  # one after the other: all at once would be gigabytes
+        scaled = candidate / temperature(candidate, labels, others)[folds].unsqueeze(1)
         out.append(scaled.log_softmax(1).gather(1, index).squeeze(1))
     return torch.stack(out)
 
@@ -115,7 +115,7 @@ class Decision(NamedTuple):
     """[S] float64: of the combination, weighed without the node's fold."""
 
 
-def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
+def decide(log_probs: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
     """Weigh the candidates of every member.
 
     Frozen keeps all the weight unless the combination of the others, weighed without a node's
@@ -129,19 +129,21 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
     rows = []
     for member, own in enumerate(folds):
         judged = own >= 0
-        rows.append(_one(told[member][:, judged], labels[judged], own[judged], count))
+        rows.append(_one(log_probs[member][:, judged], labels[judged], own[judged], count))
     return Decision(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    together = nested_mixture(told[1:], labels, folds, count)
-    both = torch.stack([together.double(), told[0].double()])
-    mine, frozen = likelihoods(both, labels, folds, count)
-    mends = (together.argmax(1) == labels) & (told[0].argmax(1) != labels)
-    use = is_significant(mine - frozen, SURE) and bool(mends.any())
-    weights = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
+def _one(
+    log_probs: Tensor, labels: Tensor, folds: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    together = nested_mixture(log_probs[1:], labels, folds, count)
+    both = torch.stack([together.double(), log_probs[0].double()])
+    likely, frozen = likelihoods(both, labels, folds, count)
+    mends = (together.argmax(1) == labels) & (log_probs[0].argmax(1) != labels)
+    use = is_significant(likely - frozen, SURE) and bool(mends.any())
+    weights = torch.zeros(log_probs.shape[0], dtype=torch.float64, device=log_probs.device)
     if use:
-        weights[1:] = weigh(told[1:], labels)
+        weights[1:] = weigh(log_probs[1:], labels)
     else:
         weights[0] = 1
     right = (together.argmax(1) == labels).double().mean()
@@ -163,8 +165,8 @@ def paired_mean(difference: Tensor) -> tuple[float, float]:
 
 def calibration_error(log_probs: Tensor, labels: Tensor) -> float:
     """Expected calibration error of log-probabilities [m, C]: |confidence − accuracy| by bin."""
-    sure, said = log_probs.double().exp().max(1)
-    right = (said == labels).double()
+    sure, predicted = log_probs.double().exp().max(1)
+    right = (predicted == labels).double()
     place = (sure * BINS).long().clamp(max=BINS - 1)
     zeros = torch.zeros(BINS, dtype=torch.float64, device=sure.device)
     gaps = zeros.index_add(0, place, sure - right)
@@ -264,7 +266,7 @@ class Findings:
 
 def find(
     candidates: Sequence[str],
-    told: Tensor,
+    log_probs: Tensor,
     labels: Tensor,
     folds: Tensor,
     *,
@@ -277,7 +279,7 @@ def find(
     """
     names = [*candidates, TOGETHER]
     last = next((i for i, name in enumerate(candidates[1:], 1) if not RUNGS[name].blocks), None)
-    right, likely = _scored(told, labels, folds, last)
+    right, likely = _scored(log_probs, labels, folds, last)
     rows = []
     for label in (None, *range(classes)):
         judged = labels >= 0 if label is None else labels == label
@@ -303,23 +305,25 @@ def find(
     return Findings(tuple(rows), stays)
 
 
-def _scored(told: Tensor, labels: Tensor, folds: Tensor, last: int | None) -> tuple[Tensor, Tensor]:
+def _scored(
+    log_probs: Tensor, labels: Tensor, folds: Tensor, last: int | None
+) -> tuple[Tensor, Tensor]:
     """Who is right, and log p of the label, [S, R + 1, N] float64 each; zero where not judged.
 
     Behind the candidates stands the combination of those before ``last``.
     """
-    members, count, nodes, _ = told.shape
-    right = torch.zeros(members, count + 1, nodes, dtype=torch.float64, device=told.device)
+    members, count, nodes, _ = log_probs.shape
+    right = torch.zeros(members, count + 1, nodes, dtype=torch.float64, device=log_probs.device)
     likely = torch.zeros_like(right)
     dealt = int(folds.max()) + 1
     for member in range(members):
         judged = labels[member] >= 0
         own, cut = labels[member][judged], folds[member][judged]
-        said = told[member][:, judged].double()
-        together = nested_mixture(said[1:last], own, cut, dealt).unsqueeze(0)
-        said = torch.cat([said, together])
-        right[member][:, judged] = (said.argmax(2) == own).double()
-        likely[member][:, judged] = likelihoods(said, own, cut, dealt)
+        candidates = log_probs[member][:, judged].double()
+        together = nested_mixture(candidates[1:last], own, cut, dealt).unsqueeze(0)
+        candidates = torch.cat([candidates, together])
+        right[member][:, judged] = (candidates.argmax(2) == own).double()
+        likely[member][:, judged] = likelihoods(candidates, own, cut, dealt)
     return right, likely
 
 
