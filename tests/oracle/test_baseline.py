@@ -6,15 +6,16 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.errors import FileFormatError, GnnRepairError, InputError
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph
-from gnn_repair.oracle import solve
+from gnn_repair.oracle import solve, source_ranking
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
 from tests.campaigns.lp_families import Numbers, exposure_of
 
@@ -55,12 +56,6 @@ def test_lost_and_gained_answers_are_named(saved):
     # Node 0's witness loses now, and node 1's rivals exclude nothing any more.
     assert found.broken["node"].tolist() == [0, 1]
     assert "1 lost, 1 gained" in str(found) and "2 of the baseline's own proofs" in str(found)
-
-
-def test_a_witness_is_brought_to_todays_masses(saved):
-    """Twice the mass: λ of before adds up to half of it, and still wins once it is scaled."""
-    exposure = exposed(BEFORE, alpha=(0.5, 1.5, 2.0, 1.0, 1.0))
-    assert compare(solve(exposure, TRUE), saved, exposure).broken.empty
 
 
 def test_half_a_witness_would_not_win(tmp_path):
@@ -186,17 +181,34 @@ def test_other_answers_and_frames_are_one_sentence():
 def test_a_damaged_baseline_is_one_sentence(saved, damage):
     content = json.loads(saved.read_text())
     damage(content)
-    saved.write_text(json.dumps(content))
-    with pytest.raises(FileFormatError, match="baseline"):
+    for text in (json.dumps(content), "nothing"):
+        saved.write_text(text)
+        with pytest.raises(FileFormatError, match="baseline"):
+            load_baseline(saved)
+    saved.unlink()
+    with pytest.raises(InputError, match="cannot be read"):
         load_baseline(saved)
 
 
-def test_no_file_and_no_json(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        load_baseline(tmp_path / "none.json")
-    (tmp_path / "text").write_text("nothing")
-    with pytest.raises(InputError, match="text is not a baseline"):
-        load_baseline(tmp_path / "text")
+@pytest.mark.parametrize("kind", ["baseline", "frame"])
+def test_a_write_that_breaks_off_leaves_the_old_file(kind, saved, monkeypatch):
+    before = saved.read_bytes()
+    exposure = exposed(BEFORE)
+    solution = solve(exposure, TRUE)
+
+    def full(path, *_, **__):
+        with Path(path).open("w") as file:
+            file.write("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(pd.DataFrame, "to_csv", lambda _, path, **__: full(path))
+    with pytest.raises(GnnRepairError, match="room"):
+        if kind == "baseline":
+            save_baseline(solution, saved)
+        else:
+            source_ranking(solution, exposure, csv=saved)
+    assert saved.read_bytes() == before and [*saved.parent.iterdir()] == [saved]
 
 
 # The command --------------------------------------------------------------------------------------
@@ -329,9 +341,10 @@ def test_proofs_of_a_member_are_tried_on_that_member(tmp_path):
         return found.drop(columns="member").to_dict("records")
 
     pairs = list(itertools.product((BEFORE, AFTER), repeat=2))
-    assert [len(broken(pair)) for pair in pairs] == [0, 2, 2, 0]
-    for one, other in itertools.product(pairs, repeat=2):
-        assert broken(one, other) == broken(one) + broken(other)
+    alone = [broken(pair) for pair in pairs]
+    assert [len(rows) for rows in alone] == [0, 2, 2, 0]
+    for k in range(4):  # each beside the next, broken or not
+        assert broken(pairs[k], pairs[k - 1]) == alone[k] + alone[k - 1]
 
 
 @pytest.mark.parametrize("masses", [(0.5, 0.5), (0.25, 0.75), (1.0, 2.0)])
