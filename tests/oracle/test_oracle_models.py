@@ -336,7 +336,7 @@ def test_what_no_mask_reweights_is_refused(graph):
     for model, index, more, words in (
         (filtered, graph.edge_index, {}, "goes beyond one hop or is another model"),
         (gcn, edges, {}, r"add_remaining_self_loops\(edge_index\)"),
-        (related, graph.edge_index.repeat(1, 2), twice, ""),
+        (related, graph.edge_index.repeat(1, 2), twice, "edge"),
     ):
         with pytest.raises(InputError, match=words):
             explainer_of(model, OracleExplainer())(graph.x, index, target=graph.y, **more)
@@ -345,8 +345,9 @@ def test_what_no_mask_reweights_is_refused(graph):
     exposure = expose(gcn, graph)
     solution, alpha = solve(exposure, graph.y, [5]), exposure.coefficients.clone()
     alpha[0, solution.terms[0]] = 0
+    silent = replace(exposure, coefficients=alpha, frozen_logits=exposure.logits(alpha))
     with pytest.raises(InputError, match="coefficient 0"):
-        masks_of(solution, replace(exposure, coefficients=alpha), graph.edge_index)
+        masks_of(solution, silent, graph.edge_index)
     for settings in (
         {"node_mask_type": "object"},
         {"config": {"mode": "binary_classification", "return_type": "probs"}},
