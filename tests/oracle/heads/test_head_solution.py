@@ -16,11 +16,13 @@ from benchmarks.heads import HEADS, head_exposure, trained
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.heads.operations import Curved
+from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import OracleExplainer, Rate, reach, solve
 from gnn_repair.oracle.heads.bound import base_of
 from gnn_repair.oracle.heads.proof import ProofCase, covers
-from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.problems import FIRST_STAGE
+from gnn_repair.oracle.solution import KIND, Solution
 from tests.helpers.oracle.head_cases import CLASSES, NODES, tailed
 from tests.helpers.oracle.head_graph import MODELS, model_of, small_graph
 from tests.helpers.oracle.head_references import exact, triangle
@@ -223,6 +225,12 @@ def test_sentences_and_files_say_what_is_proved(solution, exposure, split, tmp_p
     assert again.check(exposure).ok and str(again) == str(solution)
     np.testing.assert_array_equal(again.verdict, solution.verdict)
     np.testing.assert_array_equal(again.proofs.slopes, solution.proofs.slopes)
+    header, tensors = load_tensors(path, KIND)
+    words = {name: header[name] for name in ("skipped", "reasons", "scope")}
+    status = (tensors["status"] - FIRST_STAGE).to(torch.int8)
+    old = tensors | {"status": status, "verdict": torch.zeros(len(solution), dtype=torch.int8)}
+    save_tensors(path, "gnn-repair tail solution", words | {"replayed": True}, old)  # version 0.2
+    np.testing.assert_array_equal(Solution.load(path).status, solution.status)
     with pytest.raises(InputError, match="do not fit"):
         with_proofs(solution, unit=np.append(solution.proofs.unit, 1)).save(path)
 
