@@ -17,11 +17,9 @@ import gnn_repair as gr
 from gnn_repair import published
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import confusion_by_reach, reach, solve, source_ranking
-from gnn_repair.oracle.problems import pose_problems
 from gnn_repair.reporting.evidence import chosen_nodes
 from gnn_repair.results.protocol import OracleProtocol
 from tests.campaigns.lp_families import Numbers, exposure_of
-from tests.helpers.oracle.oracle_cases import members
 
 
 def exposed(lengths, alpha, table, fixed=None):
@@ -77,26 +75,6 @@ def test_one_threshold_everywhere():
     thin = replace(solution, coefficients=np.array([1e-7, 1.0001e-7, 1, 0, 2]))
     assert thin.support.tolist() == [0, 1, 1, 0, 1]
     assert solution.active_above(1.5).tolist() == [0, 0, 0, 1, 1]
-
-
-def test_problems_are_ordered_and_skip_what_has_no_label():
-    exposure, _ = members()
-    y = torch.tensor([2, -1, 3, 0])
-    asked = pose_problems(exposure, y)
-    assert len(asked) == 9 and asked.skipped == 3
-    assert asked.member.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert asked.position.tolist() == [0, 2, 3] * 3 and asked.target.tolist() == [2, 3, 0] * 3
-    mask = torch.zeros(4, 3, dtype=torch.bool)
-    mask[3, 0] = mask[1, 1] = mask[0, 2] = mask[2, 2] = True
-    asked = pose_problems(exposure, y, mask)
-    assert (asked.member.tolist(), asked.position.tolist()) == ([0, 2, 2], [3, 0, 2])
-    assert asked.skipped == 1
-    every = pose_problems(exposure, "all", torch.tensor([3, 1]))
-    assert every.position.tolist() == ([3] * 4 + [1] * 4) * 3
-    assert every.target.tolist() == [0, 1, 2, 3] * 6 and every.skipped == 0
-    part = exposure.restrict(torch.tensor([3, 1]))
-    few = pose_problems(part, y, torch.tensor([3]))
-    assert few.position.tolist() == [0] * 3 and few.target.tolist() == [0] * 3
 
 
 # Frames of exposures, solutions and reach.

@@ -87,24 +87,6 @@ def test_rounds_of_lines_end_at_the_triangle_relaxation(kind):
         assert wanted - 1e-7 <= tree.bound <= wanted + 1e-2 * max(1.0, abs(wanted))
 
 
-def test_a_tail_without_units_is_the_affine_oracle():
-    exposure = tailed("affine", 6, 2, replayed=False)
-    a, tail = exposure.aggregate, exposure.head
-    shift, weight = tail.operations[0], tail.operations[1]
-    matrix = (weight.weight * shift.factor).t()
-    affine = replace(
-        a,
-        contributions=a.contributions @ matrix,
-        fixed_logits=a.fixed_logits @ matrix + (weight.weight @ shift.shift + weight.bias),
-        frozen_logits=exposure.frozen_logits,
-    )
-    wanted, found = solve(affine, "all"), solve(exposure, "all")
-    np.testing.assert_allclose(found.margin, wanted.margin, atol=1e-10)
-    np.testing.assert_allclose(found.bound, wanted.bound, atol=1e-10)
-    np.testing.assert_array_equal(found.verdict, wanted.verdict)
-    assert set(wanted.verdict) == {"can", "cannot"}
-
-
 def test_a_node_without_messages_is_judged_as_it_stands():
     exposure = tailed("layer_norm", 4)
     solution, logits = solve(exposure, "all", torch.tensor([0])), exposure.frozen_logits[0, 0]
