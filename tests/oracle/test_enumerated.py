@@ -201,13 +201,7 @@ def test_chance_of_all_nodes_classes_and_ranks(asked):
         bounds = solution.bound[list(at.values())]
         most = [np.inf if np.isnan(b) else max(b, m) for b, m in zip(bounds, least, strict=True)]
 
-        def place(theirs, own, rest=rest):
-            ahead = sum(theirs[c] > own + EDGE for c in rest)
-            return (
-                1 + ahead + sum(theirs[c] == own or abs(theirs[c] - own) <= EDGE for c in rest) / 2
-            )
-
-        places[s].append((place(least, most[t]), place(most, least[t])))
+        places[s].append(place(least, most, t, rest))
     for name, by_member in (
         ("true_class_chance", every),
         ("classes_per_error", count),
