@@ -105,30 +105,16 @@ def test_rational_arithmetic_does_not_cycle_on_ties():
     assert float(exact[0]) == pytest.approx(ours.margin[0], abs=1e-13)
 
 
-@pytest.mark.parametrize("size", [1.0, 3e11, 7e15, 1e250])
-def test_known_answers(size):
-    """Of any size: rounding alone may be worth more than the threshold of a win."""
-    # Rock, paper, scissors: every mixture but the even one loses to something; γ = 0.
-    game = np.array([[0.0, 0, -1, 1], [0, 1, 0, -1], [0, -1, 1, 0]])
-    # Two messages, each strong against one rival: half and half wins by ½·(3−1) = 1.
-    pair, far = np.array([[0.0, -3, 1, 9], [0, 1, -3, 9]]), np.array([0.0, 0, 0, -100])
-    # One dominating message: all mass on it.
-    dominant = np.array([[5.0, 1, 2, 3], [0, 1, 2, 3], [4, 1, 2, 3]])
-    nodes = [
-        (np.zeros(4), [(np.full(3, 1 / 3), size * game)]),
-        (size * far, [(np.array([0.9, 0.1]), size * pair)]),
-        (np.zeros(4), [(np.array([0.5, 1.0, 0.5]), size * dominant)]),
-    ]
-    exposure = exposure_of(nodes)
-    solution = solve(exposure, torch.zeros(3, dtype=torch.long))
-    np.testing.assert_allclose(solution.margin / size, [0, 1, 2 * (5 - 3)], atol=1e-14)
+@pytest.mark.parametrize("size", [3e11, 7e15, 1e250])
+def test_a_tie_is_told_from_a_win_at_any_size(size):
+    """Rock, paper, scissors: rounding alone may be worth more than the threshold, and γ is 0."""
+    game = size * np.array([[0.0, 0, -1, 1], [0, 1, 0, -1], [0, -1, 1, 0]])
+    exposure = exposure_of([(np.zeros(4), [(np.full(3, 1 / 3), game)])])
+    solution = solve(exposure, FIRST)
+    assert solution.margin[0] == 0 and not solution.reachable[0] and solution.decided[0]
     np.testing.assert_allclose(solution[0].coefficients, 1 / 3)
     np.testing.assert_allclose(solution[0].rival_weights, [0, 1 / 3, 1 / 3, 1 / 3])
-    np.testing.assert_allclose(solution[1].coefficients, 0.5)
-    np.testing.assert_allclose(solution[1].rival_weights, [0, 0.5, 0.5, 0], atol=1e-14)
-    assert solution[2].terms.tolist() == [5] and solution.support.tolist() == [3, 2, 1]
-    assert solution.reachable.tolist() == [False, True, True] and solution.decided.all()
-    assert solution.check(exposure).ok
+    assert solution.support.tolist() == [3] and solution.check(exposure).ok
 
 
 def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):
