@@ -204,12 +204,3 @@ def test_what_is_nearly_right_is_told_how_to_be(case):
             call()
         assert remedy not in str(caught.value)
     assert reach(exposure, data.y, masks[:, 0]).true_class >= 0
-
-
-@pytest.mark.parametrize("nodes", [[2, 5], (2, 5), np.array([2, 5]), np.arange(12) % 3 == 2])
-def test_lists_and_arrays_of_nodes_are_taken_everywhere(case, nodes):
-    data, exposure = case
-    numbers = torch.as_tensor(nodes)
-    wanted = numbers.nonzero().view(-1) if numbers.dtype == torch.bool else numbers
-    assert chosen_nodes(exposure, nodes, 0).tolist() == wanted.tolist()
-    assert solve(exposure, data.y, nodes).node.tolist() == wanted.tolist()

@@ -288,6 +288,7 @@ def test_a_nearest_change_may_give_to_nobody():
         ),
         (((3, 0.14, 0.40), (0, 0.1, 0.10001)), "(now 14 %) and 1 more sender a little more"),
         (((7, 0.0312, 0.0314),), "node 7 3.14 % of the weight (now 3.12 %)"),
+        (((7, 0.317, 0.3172),), "node 7 31.72 % of the weight (now 31.7 %)"),
         (((7, 0.031, 0.104), (8, 0, 1)), "node 7 10 % of the weight (now 3.1 %) and node 8 100 %"),
     ],
 )
