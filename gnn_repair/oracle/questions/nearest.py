@@ -14,7 +14,7 @@ the oracle's bounds over all of them. Where the two meet it is the nearest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -203,8 +203,17 @@ def closest(highs: Any, problem: Instance, alpha: Floats, margin: float) -> Floa
     need = margin - problem.fixed - alpha @ problem.gaps
     if need.max() <= 0:
         return np.zeros(len(alpha))
+    problem, alpha, size = _in_shares(problem, alpha)
     solved = _run(highs, problem, alpha, need, *_lengths(problem, need, problem.terms))
-    return None if solved is None else solved[0]
+    return None if solved is None else size * solved[0]
+
+
+def _in_shares(problem: Instance, alpha: Floats) -> tuple[Instance, Floats, float]:
+    """The same of a node whose mass is about one, and a power of two that brings λ back: highspy's
+    tolerances would be more than all of a small mass."""
+    size = float(2.0 ** np.round(np.log2(max(problem.mass.sum(), SMALLEST))))
+    shares = replace(problem, gaps=problem.gaps * size, mass=problem.mass / size)
+    return shares, alpha / size, size
 
 
 def _run(
@@ -267,6 +276,7 @@ def _settled(
 
     None unless λ is admissible and reaches the margin, and no smaller change is enough.
     """
+    problem, alpha, size = _in_shares(problem, alpha)
     lengths, unit = _lengths(problem, need, optimum)
     solved = _run(highs, problem, alpha, need, lengths, unit)
     if solved is None:
@@ -288,7 +298,7 @@ def _settled(
         # Both ends of the gap are sums over all terms, each with an error of its own.
         and moved - bound <= 10 * SETTLED * mass.sum()
     )
-    return (moved, bound, change, duals) if settled else None
+    return (size * moved, size * bound, size * change, size * duals) if settled else None
 
 
 # Behind a head ------------------------------------------------------------------------------------

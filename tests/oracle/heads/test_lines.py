@@ -9,11 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch_geometric.data import Data
 
-from gnn_repair.exposure import expose
 from gnn_repair.exposure.heads.operations import (
     FUNCTIONS,
     Activation,
@@ -33,7 +29,6 @@ from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads import solve as solve_module
 from gnn_repair.oracle.heads.solve import NAMED, EffortLimit
 from tests.campaigns import heads
-from tests.campaigns.heads import KINDS as KINDS_POLES
 from tests.campaigns.heads import Model, exposure_of, judge
 from tests.helpers.oracle.head_cases import KINDS, NODES, draw, tail_of
 
@@ -93,16 +88,6 @@ def test_bounds_hold_where_pytorch_lets_softplus_fall():
         assert low + slope * (at + 1e-10) <= end and high + slope * at >= top
 
 
-def test_a_relu_has_its_chord_above_and_the_nearer_side_below():
-    box = Interval(
-        torch.tensor([[-1.0, -3.0, 1.0, -2.0]]).double(),
-        torch.tensor([[3.0, 1.0, 2.0, -1.0]]).double(),
-    )
-    (above,), (below,) = operation_of("relu").lines([box], [box.middle])
-    torch.testing.assert_close(above, torch.tensor([[0.75, 0.25, 1.0, 0.0]]).double())
-    torch.testing.assert_close(below, torch.tensor([[1.0, 0.0, 1.0, 0.0]]).double())
-
-
 def test_products_lie_between_their_planes():
     first, second = intervals(7), intervals(8)
     operation = Multiply((0, 1))
@@ -149,10 +134,6 @@ def test_a_rewritten_tail_is_the_tail(kind):
         found = found.log_softmax(1)
     torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
     assert (lowered.scale is not None) == (kind in ("layer_norm", "layer_norm_jk", "normalize"))
-
-
-def test_what_cannot_be_bounded_is_named():
-    assert lower(tail_of("opaque")).reason == "no bound is known for the operation softplus"
 
 
 LINEAR = {
@@ -236,27 +217,10 @@ def asked(function, messages, fixed=None, effort="normal"):
     return exposure, solution
 
 
-def numbers(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-
-@pytest.mark.parametrize(
-    ("kind", "seed", "scale"),
-    [("attention", 2, 18.0), ("softmax of a layer", 6, 10.0), ("softmax as a gate", 7, 60.0)],
-)
-def test_no_bound_of_a_wide_softmax_is_beaten(kind, seed, scale):
-    rng = np.random.default_rng(seed)
-    function, fixed = KINDS_POLES[kind](numbers(seed), 4), rng.standard_normal((24, 4))
-    messages = [scale * rng.standard_normal((2, 4)) for _ in range(24)]
-    _, solution = asked(function, messages, fixed, "fast")
-    assert solution.excluded.any() and solution.reachable.any()
-
-
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("size", [1e-3, 10.0, 1e6])
 @pytest.mark.parametrize("log", [True, False])
 def test_a_softmax_inside_a_head_takes_inputs_of_any_size(size, log):
-    head = numbers(3)(3, 3)
+    head = draw(3)(3, 3)
     softmax = torch.Tensor.log_softmax if log else torch.Tensor.softmax
     rng = np.random.default_rng(4)
     messages = [size * rng.standard_normal((3, 3)) for _ in range(8)]
@@ -277,7 +241,7 @@ def test_nothing_is_excluded_across_a_pole(function):
 
 
 def test_a_bound_that_does_not_hold_when_recomputed_is_not_stated(monkeypatch):
-    function = KINDS_POLES["softmax of a layer"](numbers(1), 4)
+    function = heads.KINDS["softmax of a layer"](draw(1), 4)
     messages = [np.random.default_rng(k).standard_normal((3, 4)) for k in range(12)]
     exposure, honest = asked(function, messages)
     original = solve_module.split_all, solve_module.relax_all
@@ -305,7 +269,6 @@ def _mean_by_hand(x):
         _mean_by_hand,
         lambda x: x[:, :3] / x[:, 3:].square().sum(1, keepdim=True).sqrt().add(1.0),
         lambda x: (x / (x * x).sum(1, keepdim=True).sqrt())[:, :3],
-        lambda x: functional.relu(x.view(-1, 2, 2).norm(dim=2) - 1.0)[:, [0, 1, 1]] * x[:, :3],
         lambda x: x[:, :3] - x.logsumexp(1, keepdim=True).abs() * x[:, 1:],
     ],
 )
@@ -320,7 +283,7 @@ def test_what_mathematics_decides_is_decided(function):
 def test_groups_of_equal_messages_do_not_count_as_choices():
     """Twelve equal messages beside three: the three are still halved, and all is decided."""
     rng = np.random.default_rng(5)
-    function = KINDS_POLES["division by y² + 0.1"](numbers(8), 3)
+    function = heads.KINDS["division by y² + 0.1"](draw(8), 3)
     free = [rng.standard_normal((3, 3)) for _ in range(10)]
     equal = [np.tile(rng.standard_normal(3), (12, 1)) for _ in range(10)]
     parts = [[a, b] for a, b in zip(free, equal, strict=True)]
@@ -334,7 +297,7 @@ def test_groups_of_equal_messages_do_not_count_as_choices():
 
 
 def test_a_time_limit_is_said(monkeypatch):
-    function = KINDS_POLES["division by y² + 0.1"](numbers(8), 3)
+    function = heads.KINDS["division by y² + 0.1"](draw(8), 3)
     rng = np.random.default_rng(5)
     messages = [3 * rng.standard_normal((4, 3)) for _ in range(10)]
     exposure, patient = asked(function, messages)
@@ -367,7 +330,7 @@ def test_every_kind_of_the_campaign_in_turn_without_a_fault(monkeypatch):
 
 def test_the_judge_notices_what_is_wrong():
     rng = np.random.default_rng(3)
-    function = KINDS_POLES["relu"](numbers(2), 4)
+    function = heads.KINDS["relu"](draw(2), 4)
     model = Model(function, np.zeros((8, 4)), [[1.0]] * 8, [[rng.standard_normal((3, 4))]] * 8)
     solution = solve(exposure_of(model), "all")
     assert solution.reachable.any() and list(judge(model, solution, 1)) == []
@@ -376,32 +339,3 @@ def test_the_judge_notices_what_is_wrong():
     denied = replace(solution, margin=np.full(len(solution), -2.0), bound=-np.ones(len(solution)))
     for wrong in (tight, spoiled, denied):
         assert len(list(judge(model, wrong, 1))) >= 8
-
-
-class SparseAttention(nn.Module):
-    """Attention as Σ e·h / Σ e, by two sparse products; the second one's messages are all equal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.lin, self.out = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 4)
-        self.score = nn.Linear(16, 1)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        h, (source, target) = self.lin(self.enter(x).relu()), edge_index
-        scores = self.score(torch.cat([h[target], h[source]], 1))[:, 0]
-        raised = nn.functional.leaky_relu(scores, 0.2).exp()
-        matrix = torch.sparse_coo_tensor(edge_index.flip(0), raised, (len(x), len(x)))
-        summed = torch.sparse.mm(matrix, torch.ones_like(x[:, :1]))
-        return self.out(nn.functional.elu(torch.sparse.mm(matrix, h) / summed))
-
-
-def test_a_quotient_of_two_sums_is_decided() -> None:
-    torch.manual_seed(0)
-    chance = torch.rand(16, 16)
-    index = ((chance < 0.2) | torch.eye(16, dtype=torch.bool)).nonzero().t().contiguous()
-    data = Data(x=torch.randn(16, 5).double(), edge_index=index)
-    exposure = expose(SparseAttention().double(), data)
-    assert exposure.head is not None
-    for label in range(4):
-        solution = solve(exposure, torch.full((16,), label))
-        assert solution.decided.all()
