@@ -56,12 +56,13 @@ def mlp(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def contexts(p: dict[str, Tensor], literal: Literal) -> Tensor:
-    """c_v = [h_v, z_v, p_v, m̄_v], [n, ·]."""
+    """c_v = [h_v, z_v, p_v, m̄_v], [n, ·]; p_v is zero for an empty set."""
     count = literal.own.shape[0]
     encoded = literal.omega[:, None] * mlp(p, "encoder", literal.x)
     summed = encoded.new_zeros(count, encoded.shape[1]).index_add(0, literal.owner, encoded)
     total = literal.omega.new_zeros(count).index_add(0, literal.owner, literal.omega)
-    return torch.cat([literal.own, summed / total[:, None], total[:, None]], dim=1)
+    mean = summed / torch.where(total > 0, total, 1.0)[:, None]
+    return torch.cat([literal.own, mean, total[:, None]], dim=1)
 
 
 def translated(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
