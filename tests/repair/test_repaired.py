@@ -492,7 +492,7 @@ def test_a_loaded_state_is_what_everything_about_the_module_speaks_of(bound, tmp
     moved = {n: value.flip(-1) * 2 for n, value in fitted.parameters.items()}
     changed = replace(fitted, parameters=moved, best_epoch=(fitted.best_epoch + 1) % 10)
     source = gr.repaired(model, changed if bound else changed.unbound())
-    shell = repaired_on(other, data)[0]
+    shell = gr.repaired(other, fitted_on(other, data))
     before = shell(*given)
     shell.load_state_dict(source.state_dict())
     assert shell.fitted.fingerprint == (fitted.fingerprint if bound else None)
