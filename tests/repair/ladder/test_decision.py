@@ -1,4 +1,4 @@
-"""Weights, nested estimates, findings and checks of a ladder's tables, on planted values."""
+"""Weights, nested estimates, findings and refits of a ladder, on planted values."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import itertools
 import math
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from torch import nn
+from torch.nn.functional import cross_entropy, one_hot
 
 from gnn_repair.budget import Budget
-from gnn_repair.errors import InputError
 from gnn_repair.methods import NOTHING, UNCLEAR
-from gnn_repair.repair import CrossFitted, EvidenceLadder, NodeTranslation, RefitHead
-from gnn_repair.repair.base import fitted_of
-from gnn_repair.repair.baselines import LabelPropagation
+from gnn_repair.repair import CrossFitted, EvidenceLadder, NodeTranslation
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.ladder import ladder as module
 from gnn_repair.repair.ladder.network import FittedRungs
@@ -32,7 +28,6 @@ from gnn_repair.repair.ladder.rungs import (
     find,
     is_significant,
     likelihoods,
-    mean_gain,
     nested_mixture,
     paired_mean,
     temperature,
@@ -40,8 +35,6 @@ from gnn_repair.repair.ladder.rungs import (
 )
 from gnn_repair.repair.targets import prepare
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
-
-# Weights, nested estimates, findings and checks of a ladder's tables, on planted values.
 
 NODES, CLASSES, FOLDS = 600, 4, 5
 LABELS = torch.randint(CLASSES, (NODES,), generator=torch.Generator().manual_seed(0))
@@ -81,26 +74,27 @@ def test_a_nested_estimate_does_not_see_the_label_it_is_asked_about():
         assert torch.equal(*scales)
 
 
-def test_temperatures():
-    generator = torch.Generator().manual_seed(9)
-    logits = torch.randn(4000, CLASSES, generator=generator, dtype=torch.float64)
-    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-    for factor in (0.4, 1.0, 3.0):
-        found = temperature(logits * factor, labels)
-        assert float(found) == pytest.approx(factor, rel=0.12)
+def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():
+    """Folds of very different sharpness, and a temperature by another method."""
+    told = (TOLD[:2] * (1.0 + DEALT).view(1, -1, 1)).log_softmax(2)
+    found = likelihoods(told, LABELS, DEALT, FOLDS)
+    for said, own in zip(told, found, strict=True):
+        for fold in (*range(FOLDS), None):
+            here, others = fold == DEALT, torch.tensor([f != fold for f in DEALT.tolist()])
 
-        def likely(scale, factor=factor):
-            told = (logits * factor / scale).log_softmax(1)
-            return float(told.gather(1, labels.unsqueeze(1)).mean())
+            def loss(inverse, said=said, others=others):
+                return float(cross_entropy(said[others] * inverse, LABELS[others]))
 
-        assert likely(found) > max(likely(found * 1.02), likely(found / 1.02))
-    # Scaling is undone before likelihoods are compared.
-    folds = torch.arange(4000) % 5
-    mine, other = likelihoods(torch.stack([logits * 3, logits]), labels, folds, 5)
-    torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+            best = minimize_scalar(loss, bounds=(0.01, 20), method="bounded").x
+            if fold is None:  # all nodes, as a ladder is served
+                assert float(temperature(said, LABELS)) == pytest.approx(1 / best, rel=1e-3)
+                continue
+            expected = -cross_entropy(said[here] * best, LABELS[here], reduction="none")
+            torch.testing.assert_close(own[here], expected, rtol=1e-3, atol=1e-3)
     sure = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
-    assert float(temperature(sure, torch.tensor([0, 1]))) == pytest.approx(math.exp(-3), rel=1e-4)
-    assert float(temperature(sure, torch.tensor([1, 0]))) == pytest.approx(math.exp(3), rel=1e-4)
+    for labels, end in (([0, 1], -3), ([1, 0], 3)):  # always right, always wrong
+        found = float(temperature(sure, torch.tensor(labels)))
+        assert found == pytest.approx(math.exp(end), rel=1e-4)
 
 
 def test_frozen_stays_unless_it_is_clearly_beaten():
@@ -152,10 +146,10 @@ def planted_decision(extra: float, seed: int) -> tuple[bool, float]:
 
 
 def test_gains_of_two_points_are_used_and_noise_is_not():
-    used, gains = zip(*(planted_decision(0.7, seed) for seed in range(20)), strict=True)
-    assert sum(used) >= 19
-    assert 1 < sum(gains) / 20 < 3
-    assert sum(planted_decision(0.0, seed)[0] for seed in range(40)) <= 2
+    used, gains = zip(*(planted_decision(0.7, seed) for seed in range(8)), strict=True)
+    assert all(used)
+    assert 1 < sum(gains) / 8 < 3
+    assert sum(planted_decision(0.0, seed)[0] for seed in range(16)) <= 1
 
 
 def test_nodes_outside_the_folds_do_not_count():
@@ -183,50 +177,59 @@ def test_the_calibration_error_by_hand(sure, labels, expected):
     assert calibration_error(told, torch.tensor(labels)) == pytest.approx(expected)
 
 
-def test_findings_by_hand():
+def test_findings_are_means_over_members_that_have_such_nodes():
+    """Gains paired by node, with standard errors that more members make no smaller.
+
+    Member 1 knows few labels, none of them 0.
+    """
     names = ["frozen", "messages", "labels", "smoothed"]
     told = torch.stack([TOLD, TOLD.flip(0)])
     labels = LABELS.expand(2, -1).clone()
     labels[1, 100:] = -1
+    labels[1][LABELS == 0] = -1
     folds = torch.where(labels >= 0, DEALT, -1)
     found = find(names, told, labels, folds, classes=CLASSES, stays=False)
-    every = []
+    order, every = [*names, "together"], []
     for s in range(2):
         seen = labels[s] >= 0
-        rungs = told[s][1:3][:, seen]
-        together = nested_mixture(rungs, LABELS[seen], DEALT[seen], FOLDS)
-        every.append(torch.cat([told[s][:, seen], together.unsqueeze(0)]))
-    order = [*names, "together"]
+        own, cut, said = LABELS[seen], DEALT[seen], told[s][:, seen]
+        together = nested_mixture(said[1:3], own, cut, FOLDS)
+        said = torch.cat([said, together.unsqueeze(0)])
+        every.append((own, (said.argmax(2) == own).double(), likelihoods(said, own, cut, FOLDS)))
+    assert {row.label for row in found.rows} == {None, *range(CLASSES)}
     for row in found.rows:
-        gains, over = [], []
-        for s, values in enumerate(every):
-            own = labels[s][labels[s] >= 0]
+        gains, likely, over, counts = [], [], [], []
+        for own, right, said in every:
             kept = own >= 0 if row.label is None else own == row.label
-            right = (values.argmax(2) == own)[:, kept].double().mean(1)
-            mine, other = (right[order.index(name)] for name in (row.rung, row.above))
-            gains.append(float(mine - other))
-            over.append(float(mine - right[0]))
-        assert row.gain == pytest.approx(50 * sum(gains))
-        assert row.over_frozen == pytest.approx(50 * sum(over))
+            mine, other = order.index(row.rung), order.index(row.above)
+            if kept.any():
+                gains.append(paired_mean((right[mine] - right[other])[kept]))
+                likely.append(paired_mean((said[mine] - said[other])[kept]))
+                over.append(float((right[mine] - right[0])[kept].mean()))
+                counts.append(int(kept.sum()))
+        count = len(counts)
+        mean, error = (sum(column) / count for column in zip(*gains, strict=True))
+        spread = torch.tensor([gain for gain, _ in gains]).std() if count > 1 else 0.0
+        nats, nats_error = (sum(column) / count for column in zip(*likely, strict=True))
+        assert (row.gain, row.error) == pytest.approx((100 * mean, 100 * error))
+        assert row.deviation == pytest.approx(100 * float(spread), rel=1e-5)
+        assert (row.nats, row.nats_error) == pytest.approx((nats, nats_error))
+        assert row.over_frozen == pytest.approx(100 * sum(over) / count)
+        assert row.nodes == sum(counts) / count
     assert [row.above for row in found.overall()] == ["frozen", "messages", "together"]
     alone = find(["frozen", "labels"], told[:, :2], labels, folds, classes=2, stays=True)
     assert alone.of("labels").above == "frozen" and alone.advice() == (NOTHING,)
 
 
-def test_a_finding_counts_the_nodes_of_members_that_have_some():
-    names, labels = ["frozen", "messages", "labels", "smoothed"], LABELS.expand(2, -1).clone()
-    labels[1][LABELS == 0] = -1
-    folds = torch.where(labels >= 0, DEALT, -1)
-    rows = find(names, torch.stack([TOLD, TOLD]), labels, folds, classes=CLASSES, stays=False).rows
-    for label in range(CLASSES):
-        assert {row.nodes for row in rows if row.label == label} == {float((label == LABELS).sum())}
-
-
-def test_a_clear_rival_overrules_a_finding():
+def test_a_clear_rival_overrules_a_finding_and_a_better_one_by_chance_does_not():
     names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
-    for rival, overruled in ((teller(3.0, 5), True), (TOLD[2], False)):
-        told = torch.stack([TOLD[0], rival, TOLD[1]]).unsqueeze(0)
-        row = find(names, told, labels, folds, classes=CLASSES, stays=False).of("features")
+    right = (TOLD[1:3].argmax(2) == LABELS).sum(1)
+    better, own = TOLD[1:3][right.argsort(descending=True)]
+    for rival, overruled in ((teller(3.0, 5), True), (better, False)):
+        told = torch.stack([TOLD[0], rival, own]).unsqueeze(0)
+        found = find(names, told, labels, folds, classes=CLASSES, stays=False)
+        row = found.of("features")
+        assert found.of("messages").over_frozen > row.over_frozen
         assert row.clear and row.gain > 0 and row.overruled is overruled
         assert ("graph hurts" in row.advice) is not overruled
 
@@ -252,162 +255,22 @@ def test_a_finding_needs_two_standard_errors_of_both_measures(gain, nats, clear)
     assert replace(rows, stays=True).advice() == (NOTHING,)
 
 
-def tables():
-    """A sound set of a ladder's constants: two members, six nodes, three classes."""
-    labels = torch.tensor([[0, 1, 2, -1, -1, 0], [2, -1, 1, 0, -1, -1]])
-    folds = torch.where(labels >= 0, torch.tensor([0, 1, 0, 1, 0, 1]), -1)
-    return {
-        "weights": torch.tensor([[0.0, 0.75, 0.25], [1.0, 0.0, 0.0]], dtype=torch.float64),
-        "signature": torch.zeros(2, 6),
-        "log_probs": torch.zeros(2, 2, 6, 3),
-        "out_of_fold": torch.zeros(2, 3, 6, 3),
-        "folds": folds,
-        "labels": labels,
-        "count": torch.tensor([4, 3]),
-        "refitted": torch.tensor([1, 0]),
-        "temperature": torch.ones(2, dtype=torch.float64),
-        "nested_accuracy": torch.tensor([0.0, 1.0], dtype=torch.float64),
-    }
-
-
-def held(**changes):
-    constants = {k: v for k, v in {**tables(), **changes}.items() if v is not None}
-    return SimpleNamespace(
-        constants=constants, candidates=("frozen", "messages", "labels"), num_classes=3,
-        num_members=2, temperature=constants.get("temperature"),
-        weights=constants.get("weights"), nested=constants.get("nested_accuracy"),
-        repair=SimpleNamespace(folds=2),
-    )  # fmt: skip
-
-
-def at(name, place, value):
-    changed = tables()[name].clone()
-    changed[place] = value
-    return {name: changed}
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (at("weights", (1, 0), 1.0 + 2e-9), "sum to 1"),
-        (at("weights", 1, torch.tensor([1.5, -0.5, 0.0])), "sum to 1"),
-        ({"weights": tables()["weights"][:, :2]}, "weights stand for 2 candidates, not 3"),
-        (at("temperature", 1, 0.0), "a temperature must be positive"),
-        (at("folds", (1, 0), 2), "folds must lie in -1..1"),
-        (at("folds", (1, 0), -2), "folds must lie in -1..1"),
-        (at("labels", (1, 0), 3), "labels must lie in -1..2"),
-        (at("count", 1, -1), "count must lie in 0.."),
-        (at("refitted", 1, 2), "refitted must lie in 0..1"),
-        (at("nested_accuracy", 1, 1.01), "nested_accuracy must lie in 0..1"),
-        (at("nested_accuracy", 1, -0.01), "nested_accuracy must lie in 0..1"),
-        (at("labels", (1, 1), 0), "folds and labels are of other nodes"),
-        ({"labels": torch.full((2, 6), -1), "folds": torch.full((2, 6), -1)}, "of other nodes"),
-    ],
-)
-def test_what_no_ladder_could_hold_is_refused(change, words):
-    with pytest.raises(InputError, match=words):
-        EvidenceLadder(folds=2).check_constants(held(**change))
-
-
-# Figures that the ladder's records are made of, and choices of its controls, on planted values.
-
-"""By method: reads the message set, in batches, from the paper, trained, run by default."""
-
-
-def test_a_fitted_head_needs_positive_scales():
-    data, exposure = toy_graph(), toy_exposure("gcn")
-    masks = data.train_mask[:, :2], data.val_mask[:, :2]
-    fitted = RefitHead(budget=Budget(2, None, 0.01, 0.0)).fit(exposure, data.y, *masks)
-    header, tensors = fitted.header(), fitted.tensors()
-    scale = tensors["constants/scale"].clone()
-    scale[0, ..., 0] = 0.0
-    with pytest.raises(InputError, match="scale"):
-        fitted_of(header, {**tensors, "constants/scale": scale})
+def test_advice_comes_by_what_each_kind_of_evidence_adds():
+    """Over what it is compared with, not over Frozen, where later rungs have more behind them."""
+    gains = {"messages": (3.0, 3.0), "labels": (5.0, 8.0), "smoothed": (4.0, 12.0)}
+    rows = [
+        replace(finding(gain, 2, name), over_frozen=over) for name, (gain, over) in gains.items()
+    ]
+    found = Findings(tuple(rows)).advice()
+    sizes = [float(re.search(r"worth ([\d.]+) points", line)[1]) for line in found]
+    assert sizes == [5.0, 4.0, 3.0]
 
 
 def test_copies_that_diverge_are_told():
-    data, exposure = toy_graph(), toy_exposure("gcn")
-    budget = Budget(4, None, 1e308, 0.0)
-    folded = CrossFitted(NodeTranslation(budget=budget, hidden=3), folds=2)
-    masks = data.train_mask[:, :2], data.val_mask[:, :2]
-    with pytest.warns(UserWarning, match="Node translation of member 0 diverged"):
-        folded.fit(exposure, data.y, *masks, device="cpu")
-
-
-@pytest.fixture
-def described():
-    from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
-
     data = toy_graph()
-    repair = NodeTranslation(budget=Budget(2, None, 0.01, 0.0), hidden=3)
-    masks = data.train_mask[:, :2], data.val_mask[:, :2]
-    fitted = repair.fit(toy_exposure("gcn"), data.y, *masks, device="cpu")
-    return fitted.header(), fitted.tensors()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda header, tensors: tensors.update(best_epoch=tensors["best_epoch"] + 9),
-        lambda header, tensors: tensors.update(diverged=tensors["diverged"].long()),
-        lambda header, tensors: header["settings"].update(hidden="3"),
-        lambda header, tensors: header["settings"].update(dropout=None),
-        lambda header, tensors: header.update(width="7"),
-    ],
-)
-def test_inconsistent_descriptions_are_refused(described, damage):
-    header, tensors = described
-    header = {**header, "settings": {**header["settings"]}}
-    assert fitted_of(header, tensors).num_members == 2
-    damage(header, tensors)
-    with pytest.raises(InputError):
-        fitted_of(header, tensors)
-
-
-# Controls, kept predictions and likeness by hand: each clause alone, each constant named.
-
-NODES_KEPT, CLASSES_KEPT = 5, 3
-
-
-def kept(**changes):
-    constants = {
-        "signature": torch.zeros(2, NODES_KEPT),
-        "log_probs": torch.zeros(2, NODES_KEPT, CLASSES_KEPT),
-        "single": torch.tensor([[[0, 1, 2, 0, 1]], [[2, 2, 2, 0, 0]]]),
-        **changes,
-    }
-    constants = {name: value for name, value in constants.items() if value is not None}
-    return SimpleNamespace(
-        constants=constants, num_classes=CLASSES_KEPT, num_members=2, single=constants.get("single")
-    )
-
-
-def test_a_kept_prediction_is_checked_clause_by_clause():
-    LabelPropagation().check_constants(kept())
-    LabelPropagation().check_constants(kept(single=None))
-    one_off = kept().single.clone()
-    one_off[1, 0, 3] = 3
-    below = kept().single.clone()
-    below[0, 0, 0] = -1
-    for changes, words in [
-        ({"signature": torch.zeros(2, NODES_KEPT, dtype=torch.float64)}, "signature has shape"),
-        (
-            {"log_probs": torch.zeros(2, NODES_KEPT, CLASSES_KEPT + 1)},
-            r"log_probs has shape \(5, 4\)",
-        ),
-        (
-            {"log_probs": torch.zeros(2, NODES_KEPT + 1, CLASSES_KEPT)},
-            r"log_probs has shape \(6, 3\)",
-        ),
-        ({"log_probs": None}, "lacks log_probs"),
-        ({"single": torch.zeros(2, 1, NODES_KEPT)}, "single has shape"),
-        ({"single": torch.zeros(2, 1, NODES_KEPT + 1, dtype=torch.long)}, "single has shape"),
-        ({"single": one_off}, r"single must lie in 0..2"),
-        ({"single": below}, r"single must lie in 0..2"),
-        ({"more": torch.zeros(2)}, "has no constant 'more'"),
-    ]:
-        with pytest.raises(InputError, match=words):
-            LabelPropagation().check_constants(kept(**changes))
+    folded = CrossFitted(NodeTranslation(budget=Budget(4, None, 1e308, 0.0), hidden=3), folds=2)
+    with pytest.warns(UserWarning, match="Node translation of member 0 diverged"):
+        folded.fit(toy_exposure("gcn"), data.y, data.train_mask, data.val_mask, device="cpu")
 
 
 # The evidence a ladder gathers, and what it makes of its copies, by hand and from both sides.
@@ -418,7 +281,7 @@ MASKS = toy_graph().train_mask[:, :2], toy_graph().val_mask[:, :2]
 
 def told(classes: torch.Tensor, sure: float) -> torch.Tensor:
     """Log-probabilities of ``sure`` for these classes [..., n]."""
-    one = torch.nn.functional.one_hot(classes, CLASSES_PLANTED).double()
+    one = one_hot(classes, CLASSES_PLANTED).double()
     return (one * sure + (1 - one) * (1 - sure) / (CLASSES_PLANTED - 1)).log().float()
 
 
@@ -491,29 +354,10 @@ def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(plant, f
     )
 
 
-def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():
-    """Folds of very different sharpness, and a temperature by another method."""
-    told = (TOLD[:2] * (1.0 + DEALT).view(1, -1, 1)).log_softmax(2)
-    found = likelihoods(told, LABELS, DEALT, FOLDS)
-    for said, own in zip(told, found, strict=True):
-        for fold in range(FOLDS):
-            here, others = fold == DEALT, fold != DEALT
-
-            def loss(inverse, said=said, others=others):
-                return float(nn.functional.cross_entropy(said[others] * inverse, LABELS[others]))
-
-            best = minimize_scalar(loss, bounds=(0.01, 20), method="bounded").x
-            expected = -nn.functional.cross_entropy(
-                said[here] * best, LABELS[here], reduction="none"
-            )
-            torch.testing.assert_close(own[here], expected, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_no_label_of_a_fold_has_a_part_in_its_held_out_smoothing(seed):
+def test_no_label_of_a_fold_has_a_part_in_its_held_out_smoothing():
     """Neither among the spread labels nor in the weights of the candidates that are mixed."""
     data, exposure = toy_graph(), toy_exposure("gcn")
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     every = torch.randn(3, 2, FOLDS_PLANTED, 30, CLASSES_PLANTED, generator=draw).log_softmax(4)
     folds = deal_folds(MASKS[1].t(), data.y, FOLDS_PLANTED, 0, even=False)
     held = torch.cat([every[:1, :, 0], every[:, :, 0]]).transpose(0, 1).double()
@@ -528,36 +372,3 @@ def test_no_label_of_a_fold_has_a_part_in_its_held_out_smoothing(seed):
         found = smoothed(torch.where(own, (data.y + 1) % CLASSES_PLANTED, data.y))
         assert torch.equal(found[s, own], usual[s, own])
         assert not torch.equal(found[s], usual[s])
-
-
-def test_averaging_members_makes_no_standard_error_smaller():
-    """Members share their nodes; a member without a judged node has no part."""
-    draw = torch.Generator().manual_seed(3)
-    gains = torch.randint(-1, 2, (4, 50), generator=draw).double()
-    judged = torch.rand(4, 50, generator=draw) < torch.tensor([[0.9], [0.3], [0.0], [0.6]])
-    each = [paired_mean(own[kept]) for own, kept in zip(gains, judged, strict=True) if kept.any()]
-    means, errors = torch.tensor(each, dtype=torch.float64).t()
-    expected = float(means.mean()), float(errors.mean()), float(means.std())
-    assert mean_gain(gains, judged) == pytest.approx(expected)
-
-
-def test_a_rival_that_is_better_by_chance_overrules_nothing():
-    names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
-    right = (TOLD[1:3].argmax(2) == LABELS).sum(1)
-    rival, own = TOLD[1:3][right.argsort(descending=True)]
-    told = torch.stack([TOLD[0], rival, own]).unsqueeze(0)
-    found = find(names, told, labels, folds, classes=CLASSES, stays=False)
-    row = found.of("features")
-    assert found.of("messages").over_frozen > row.over_frozen and row.clear and not row.overruled
-    assert "graph hurts" in row.advice
-
-
-def test_advice_comes_by_what_each_kind_of_evidence_adds():
-    """Over what it is compared with, not over Frozen, where later rungs have more behind them."""
-    gains = {"messages": (3.0, 3.0), "labels": (5.0, 8.0), "smoothed": (4.0, 12.0)}
-    rows = [
-        replace(finding(gain, 2, name), over_frozen=over) for name, (gain, over) in gains.items()
-    ]
-    found = Findings(tuple(rows)).advice()
-    sizes = [float(re.search(r"worth ([\d.]+) points", line)[1]) for line in found]
-    assert sizes == [5.0, 4.0, 3.0]

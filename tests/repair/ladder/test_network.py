@@ -57,7 +57,7 @@ def random_parameters(heads: Heads) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("backbone", ["sage", "gat", "mixhop"])
+@pytest.mark.parametrize("backbone", ["sage", "mixhop"])
 def test_every_head_is_its_arithmetic(backbone):
     """W relu(Σ x_b V_b + b) + c, or z⁰ + P 4 tanh of it, rung by rung and copy by copy."""
     sources = sources_of(task_of(backbone))
@@ -228,28 +228,11 @@ def walked(name: str, labels: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_histograms_count_the_walks(name):
-    labels = [0, 2, 3, 1, 2]  # 3: unknown
-    found = evidence(name, torch.tensor([labels])).histograms(torch.tensor([labels]))
-    torch.testing.assert_close(found[0], walked(name, labels))
-
-
-@pytest.mark.parametrize("name", list(GRAPHS))
-def test_no_node_is_told_its_own_label(name):
-    for v in range(5):
-        tables = []
-        for own in range(CLASSES + 1):
-            labels = torch.tensor([[0, 2, 3, 1, 2]])
-            labels[0, v] = own
-            tables.append(evidence(name, labels).histograms(labels)[0, v])
-        for other in tables[1:]:
-            torch.testing.assert_close(other, tables[0], rtol=0, atol=1e-12)
-
-
-def test_members_have_their_own_known_labels():
-    labels = torch.tensor([[0, 3, 3, 1, 2], [3, 1, 0, 3, 3]])
-    found = evidence("triangle with tails", labels).histograms(labels)
-    for s in range(2):
-        torch.testing.assert_close(found[s], walked("triangle with tails", labels[s].tolist()))
+    """Of members with labels of their own; 3 is unknown."""
+    labels = torch.tensor([[0, 2, 3, 1, 2], [3, 1, 0, 3, 3]])
+    found = evidence(name, labels).histograms(labels)
+    for own, expected in zip(found, labels.tolist(), strict=True):
+        torch.testing.assert_close(own, walked(name, expected))
 
 
 def test_withheld_labels_look_unknown_and_others_are_hidden_by_chance():
