@@ -59,7 +59,7 @@ FOLDED = {
 """What is fitted in folds or reads the graph, on fewer kinds."""
 SOME = ["by-hand", "gat", "h2gcn", "users-model"]
 EVERY = [(name, kind) for name in REPAIRS for kind in KINDS]
-EVERY += [(name, kind) for name in FOLDED for kind in SOME]
+EVERY += [(name, kind) for name in FOLDED for kind in SOME] + [("ladder", "head")]
 ALL = pytest.mark.parametrize(("name", "kind"), EVERY)
 CLOSE = {"rtol": 1e-8, "atol": 1e-9}
 REFITTED = {"rtol": 1e-5, "atol": 1e-6}
@@ -307,12 +307,8 @@ def test_no_label_outside_a_member_s_masks_is_read(name, kind):
     again = fit(name, exposure, planted, train, val, dropout=0.2, batch_size=3)
     assert torch.equal(again.member_logits(exposure)[0], usual[0])
     # Frozen may stay for the other member of a ladder; its rungs have learned something else.
-    told = [
-        repair.rung_log_probs(exposure)["labels"] if name == "ladder" else one
-        for repair in (again, fitted(name, kind))
-        for one in [repair.member_logits(exposure)]
-    ]
-    assert not torch.equal(told[0][1], told[1][1])
+    told = [everything(repair, exposure)[1] for repair in (again, fitted(name, kind))]
+    assert not torch.equal(*told)
 
 
 SIZES = {
@@ -352,10 +348,8 @@ def test_a_copy_keeps_what_the_repair_keeps_that_learns_from_all_other_folds(inn
     for k in range(2):
         own, copied = folds == k, folded.copy(k)
         alone = inner.fit(exposure, y, train | (val & ~own), own, device="cpu")
-        kept = copied.constants if copied.constants else copied.parameters
-        for name, value in kept.items():
-            expected = {**alone.parameters, **alone.constants}[name]
-            torch.testing.assert_close(value, expected)
+        for name, value in (copied.constants or copied.parameters).items():
+            torch.testing.assert_close(value, {**alone.parameters, **alone.constants}[name])
         told.append(copied.member_logits(exposure))
         assert torch.equal(copied.best_epoch, folded.constants["best_epochs"][:, k])
     assert not torch.allclose(*told)
@@ -378,10 +372,6 @@ def change_data(model, data):
     parameter.data = 1.5 * parameter.data
 
 
-def change_state(model, data):
-    model.load_state_dict({name: 1.5 * value for name, value in model.state_dict().items()})
-
-
 def change_features(model, data):
     data.x = data.x.flip(0)
 
@@ -395,13 +385,11 @@ def change_size(model, data):
     data.x, data.edge_index, data.y = other.x, other.edge_index, other.y
 
 
-CHANGES = [
-    change_in_place, change_data, change_state, change_features, change_edges, change_size,
-]  # fmt: skip
+CHANGES = [change_in_place, change_data, change_features, change_edges, change_size]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("kind", ["gcn", "gat", "gin", "residual", "appnp"])
+@pytest.mark.parametrize("kind", ["gat", "gin", "appnp"])
 def test_a_repaired_model_forgets_what_has_changed(kind, change):
     torch.manual_seed(0)
     model, data = MODELS[kind]().eval(), graph(1, 40)
