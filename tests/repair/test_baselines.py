@@ -154,15 +154,3 @@ def test_a_gpu_propagates_alike_and_without_waiting(density, device):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("device", DEVICES[1:])
-@pytest.mark.parametrize("backbone", ["gcn", "h2gcn"])
-def test_a_gpu_chooses_the_same_strengths(backbone, device):
-    exposure = toy_exposure(backbone)
-    here, there = (
-        CorrectAndSmooth(layers=4).fit(exposure, *MASKS, device=place) for place in ("cpu", device)
-    )
-    assert torch.equal(there.constants["strengths"].cpu(), here.constants["strengths"])
-    found = there.member_logits(exposure.to(device)).cpu().exp()
-    torch.testing.assert_close(found, here.member_logits(exposure).exp(), rtol=1e-6, atol=1e-6)

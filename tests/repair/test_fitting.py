@@ -14,60 +14,16 @@ import torch
 
 from gnn_repair import EvidenceLadder
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.exposure import Exposure
-from gnn_repair.repair import REPAIRS, NodeTranslation, RefitHead, Reweighting, SetTranslation
+from gnn_repair.repair import REPAIRS, NodeTranslation, RefitHead, SetTranslation
 from gnn_repair.repair.folds import CrossFitted
 from gnn_repair.repair.inputs import Description, RepairInputs
 from gnn_repair.repair.targets import RepairTrainee, Targets, prepare
 from gnn_repair.training import Budget, Progress, in_words
-from tests.helpers.hand_made import hand_made
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_frozen, toy_graph
 
 DATA = toy_graph()
 TRAIN, VAL, Y = DATA.train_mask, DATA.val_mask, DATA.y
 MASKS = (Y, TRAIN, VAL)
-EXPERTS = 12
-
-
-def planted() -> tuple[Exposure, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Each recipient hears four loud distractors and one quiet expert, whose state is marked.
-
-    The expert's contribution favours the true class; the distractors favour classes at random.
-    Neither h_v nor z⁰_v tells the class, so only who looks at the set can find it.
-    """
-    nodes, classes, width = 400, 3, 4
-    generator = torch.Generator().manual_seed(0)
-    speaks = torch.randint(classes, (nodes,), generator=generator)
-    contributions = torch.eye(classes, dtype=torch.float64)[speaks] * 3
-    state = 0.1 * torch.randn(nodes, width, generator=generator, dtype=torch.float64)
-    state[:EXPERTS, 0] += 2
-    expert = torch.randint(EXPERTS, (nodes, 1), generator=generator)
-    others = torch.randint(EXPERTS, nodes, (nodes, 4), generator=generator)
-    rows = torch.cat([expert, others], dim=1).view(-1)
-    coefficients = torch.tensor([0.08, 0.23, 0.23, 0.23, 0.23]).double().repeat(nodes)
-    exposure = hand_made(
-        torch.arange(nodes + 1) * 5,
-        rows,
-        coefficients.unsqueeze(0),
-        contributions.unsqueeze(0),
-        torch.zeros(1, nodes, classes, dtype=torch.float64),
-        state=state.unsqueeze(0),
-        messages=state.unsqueeze(0),
-    )
-    place = torch.arange(nodes)
-    return exposure, speaks[expert.squeeze(1)], place % 4 < 2, place % 4 == 2
-
-
-def test_reweighting_finds_the_planted_expert():
-    exposure, y, train, val = planted()
-    test = ~(train | val)
-    fitted = Reweighting(hidden=32, lr=5e-3).fit(exposure, y, train, val, device="cpu")
-    before = (exposure.frozen_logits[0].argmax(1) == y)[test].double().mean()
-    after = (fitted.predict(exposure) == y)[test].double().mean()
-    assert before < 0.65
-    assert after > 0.95
-    shares = fitted.coefficients(exposure)[0].view(-1, 5)
-    assert float(shares[:, 0].mean()) > 0.5
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,13 @@ pytestmark = [
 
 @pytest.mark.parametrize("repair", [*ADAPTERS, RefitHead()])
 @pytest.mark.parametrize("backbone", ["sage", "gat", "h2gcn"])
-def test_a_captured_fit_is_that_of_the_cpu(repair, backbone):
-    """Without dropout nothing is random in a full batch, so both devices learn the same."""
-    exposure = toy_exposure(backbone, torch.float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_captured_fit_is_that_of_the_cpu(repair, backbone, dtype):
+    """Without dropout nothing is random in a full batch, so both devices learn the same.
+
+    Double precision cannot be captured: nothing is tried that would then have to be explained.
+    """
+    exposure = toy_exposure(backbone, dtype)
     budget = replace(repair.budget, epochs=12, epoch_zero=False)
     method = replace(repair, budget=budget, dropout=0.0)
     arguments = (DATA.y, DATA.train_mask, DATA.val_mask)
@@ -35,21 +39,6 @@ def test_a_captured_fit_is_that_of_the_cpu(repair, backbone):
     torch.testing.assert_close(
         there.member_logits(placed).cpu(), here.member_logits(exposure), rtol=1e-3, atol=1e-3
     )
-
-
-@pytest.mark.parametrize("repair", ADAPTERS)
-def test_minibatches_with_dropout_are_captured(repair):
-    exposure = toy_exposure("mixhop", torch.float32)
-    method = replace(repair, budget=replace(repair.budget, epochs=20))
-    fitted = method.fit(
-        exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cuda", batch_size=4
-    )
-    logits = fitted.member_logits(exposure.to("cuda")).cpu()
-    frozen = exposure.frozen_logits
-    for s in range(2):
-        val = DATA.val_mask[:, s]
-        before = (frozen[s].argmax(1) == DATA.y)[val].sum()
-        assert (logits[s].argmax(1) == DATA.y)[val].sum() >= before
 
 
 @pytest.mark.parametrize("repair", ADAPTERS)
@@ -131,14 +120,3 @@ def test_rows_that_are_read_teach_what_the_whole_table_teaches(repair, backbone,
     whole, unused = train()
     assert used > 0 and unused == 0
     torch.testing.assert_close(few, whole, rtol=1e-3, atol=1e-3)
-
-
-def test_double_precision_is_trained_without_a_word():
-    """It cannot be captured, and nothing is tried that would then have to be explained."""
-    exposure = toy_exposure("sage", torch.float64)
-    method = SetTranslation(budget=replace(SetTranslation().budget, epochs=8), dropout=0.0)
-    arguments = (exposure, DATA.y, DATA.train_mask, DATA.val_mask)
-    here, there = (method.fit(*arguments, device=place) for place in ("cpu", "cuda"))
-    torch.testing.assert_close(
-        there.member_logits(exposure.to("cuda")).cpu(), here.member_logits(exposure)
-    )

@@ -128,30 +128,6 @@ def test_frozen_stays_unless_the_gain_is_sure_and_mends_something():
     assert found.weights.tolist() == [[1, 0]]
 
 
-def planted_decision(extra: float, seed: int) -> tuple[bool, float]:
-    """Whether four rungs that know a little more than Frozen are used, and what they gain."""
-    generator = torch.Generator().manual_seed(seed)
-    size, place = (NODES, CLASSES), torch.arange(NODES)
-    frozen, more = (torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(2))
-    frozen[place, LABELS] += 2
-    more[place, LABELS] += extra
-    rungs = [
-        2 * frozen + 0.5 * more + 0.3 * torch.randn(size, generator=generator, dtype=torch.float64)
-        for _ in range(4)
-    ]
-    told = torch.stack([2 * frozen, *rungs]).log_softmax(2).unsqueeze(0)
-    found = decide(told, LABELS, DEALT.unsqueeze(0), FOLDS)
-    right = float((told[0, 0].argmax(1) == LABELS).double().mean())
-    return float(found.weights[0, 0]) == 0, 100 * (float(found.nested_accuracy[0]) - right)
-
-
-def test_gains_of_two_points_are_used_and_noise_is_not():
-    used, gains = zip(*(planted_decision(0.7, seed) for seed in range(8)), strict=True)
-    assert all(used)
-    assert 1 < sum(gains) / 8 < 3
-    assert sum(planted_decision(0.0, seed)[0] for seed in range(16)) <= 1
-
-
 def test_nodes_outside_the_folds_do_not_count():
     some = torch.where(torch.arange(NODES) < 300, DEALT, -1).unsqueeze(0)
     told = torch.stack([TOLD[0], TOLD[1]]).unsqueeze(0)

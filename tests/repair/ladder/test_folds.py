@@ -12,7 +12,6 @@ import torch
 import gnn_repair as gr
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import (
-    CorrectAndSmooth,
     CrossFitted,
     NodeTranslation,
     TemperatureScaling,
@@ -144,24 +143,6 @@ def test_a_copy_learns_from_all_folds_but_its_own(monkeypatch):
                 for name, value in found.parameters.items()
             ]
             assert all(same) == (copy == k)
-
-
-@pytest.mark.parametrize(
-    "repair",
-    [gr.SetTranslation(hidden=6), gr.RefitHead(), CorrectAndSmooth(layers=3)],
-    ids=lambda r: type(r).__name__,
-)
-def test_log_probabilities_are_averaged(repair):
-    method = brief(repair) if hasattr(repair, "budget") else repair
-    found, exposure = fitted_crossed(method), toy_exposure("sage")
-    each = torch.stack([found.copy(k).member_logits(exposure).log_softmax(2) for k in range(3)])
-    torch.testing.assert_close(found.member_logits(exposure), each.mean(0).log_softmax(2))
-    # Out of fold, each validation node is told by the copy that did not learn from it.
-    folds = dealt()
-    for s in range(2):
-        for node in DATA.val_mask[:, s].nonzero().view(-1).tolist():
-            told = each[folds[s, node], s, node]
-            torch.testing.assert_close(found.out_of_fold()[s, node], told, rtol=1e-3, atol=1e-3)
 
 
 def test_a_member_diverged_where_any_of_its_copies_did():
