@@ -14,7 +14,6 @@ from gnn_repair import training
 from gnn_repair.devices import seeded
 from gnn_repair.training import (
     Budget,
-    FlatParameters,
     MemberAdam,
     Trainee,
     fit,
@@ -218,15 +217,3 @@ def test_members_move_as_they_would_alone(device, dtype, decoupled):
                 optimizer.step()
     for found in (stacked.cpu(), plain):
         torch.testing.assert_close(found, torch.stack(alone), rtol=1e-5, atol=1e-6)
-
-
-def test_views_are_the_parameters_and_gradients_flow_through_them():
-    parameters = {"weight": torch.arange(12.0).view(2, 2, 3), "bias": torch.arange(4.0).view(2, 2)}
-    flat = FlatParameters(parameters)
-    views = flat.views(flat.matrix)
-    assert list(views) == ["weight", "bias"]
-    for name, value in parameters.items():
-        assert torch.equal(views[name], value)
-    (views["weight"].square().sum() + 3 * views["bias"].sum()).backward()
-    expected = torch.cat([2 * parameters["weight"].flatten(1), torch.full((2, 2), 3.0)], dim=1)
-    assert torch.equal(flat.matrix.grad, expected)

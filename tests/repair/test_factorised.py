@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ from gnn_repair.repair import inputs as tables
 from gnn_repair.repair.adapters import matched_width, set_translation_size
 from gnn_repair.repair.inputs import Description, RepairInputs
 from tests.helpers.device_places import DEVICES
-from tests.helpers.models import convolutions
+from tests.helpers.models import convolutions, typed_models
 from tests.helpers.repair import literal
 from tests.helpers.repair.contract_exposures import KINDS, world
 from tests.helpers.repair.literal import check, random_parameters
@@ -28,7 +30,7 @@ from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 CASES = {
     "translation": (SetTranslation(hidden=12), literal.translated),
     "reweighting": (Reweighting(hidden=12), literal.reweighted),
-    "node": (NodeTranslation(hidden=12), literal.node_translated),
+    "node": (NodeTranslation(hidden=12), literal.translated),
 }
 LINEAR = [kind for kind in KINDS if kind != "head"]
 EVERY = [(kind, torch.float64) for kind in LINEAR] + [(kind, torch.float32) for kind in BACKBONES]
@@ -52,6 +54,15 @@ def test_every_convolution_agrees_with_the_literal_form(name):
     exposure = expose(model, convolutions.graph(), hops=case.hops)
     for repair, reference in CASES.values():
         check(repair, reference, exposure, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["HeteroConv by sum", "HeteroConv by mean"])
+def test_senders_of_another_kind_have_no_logits(name):
+    exposure = expose(*typed_models.build(name))
+    exposure = replace(exposure, state=exposure.state.double(), messages=exposure.messages.double())
+    assert int(exposure.sources.max()) >= exposure.num_nodes
+    for repair, reference in CASES.values():
+        check(repair, reference, exposure, 1e-5)
 
 
 # Only the messages that are read are multiplied, and nothing else changes.

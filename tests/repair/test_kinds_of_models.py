@@ -21,6 +21,7 @@ from gnn_repair.repair.inputs import RepairInputs, alone_logits
 from gnn_repair.repair.targets import label_likelihood
 from tests.helpers.repair.contract_exposures import world
 from tests.helpers.repair.literal import random_parameters
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 
 def test_gradients_go_through_a_nonlinear_head() -> None:
@@ -286,6 +287,21 @@ def test_every_repair_learns_keeps_and_serves(kind, data, exposure, tmp_path):
     assert changes["after"].tolist() == after == (~changes["before"]).tolist()
 
 
+def test_members_are_scored_on_their_own_known_validation_labels():
+    exposure, graph = replace(toy_exposure("gcn"), outputs="labels"), toy_graph()
+    y = (torch.arange(90).view(30, 3) * 5 % 7 < 3).double()
+    y[::4, 1] = torch.nan
+    val = graph.val_mask.clone()
+    val[val[:, 1].nonzero()[2:, 0], 1] = False
+    fitted = gr.SetTranslation(FEW).fit(exposure, y, graph.train_mask, val, device="cpu")
+    said = fitted.predict(exposure)
+    found = [f1_of(said[s, val[:, s]], y[val[:, s]]) for s in range(2)]
+    for s, score in enumerate(found):
+        assert fitted.f1[s] == pytest.approx((score.micro, score.macro), abs=1e-6)
+    mean = 50 * sum(score.micro for score in found)
+    assert found[0] != found[1] and f"micro-F1 {mean:.1f} %" in repr(fitted)
+
+
 def test_one_label_alone_can_be_repaired(data):
     class First(Ear):
         def forward(self, x, edge_index):
@@ -316,6 +332,10 @@ def test_unknown_labels_are_not_learned_from(data, exposure):
     y = data.y.double()
     y[data.train_mask] = float("nan")
     with pytest.raises(InputError, match="train of member 0"):
+        train(gr.SetTranslation(budget=FEW), data, exposure, y)
+    y = data.y.double()
+    y[data.val_mask] = float("nan")
+    with pytest.raises(InputError, match="val of member 0"):
         train(gr.SetTranslation(budget=FEW), data, exposure, y)
     y = data.y.double()
     y[:, 2] = float("nan")

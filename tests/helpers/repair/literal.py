@@ -34,7 +34,7 @@ def build(exposure: Exposure, member: int) -> Literal:
     h, z = one.state[0], one.frozen_logits[0].to(one.state.dtype)
     owner = torch.repeat_interleave(one.terms_by_recipient.indptr.diff())
     row = one.rows.long()
-    h_a, z_a = one.messages[0, one.message_rows[row].long()], z[one.sources[row].long()]
+    h_a, z_a = one.messages[0, one.message_rows[row].long()], of_senders(one)[row]
     omega = one.coefficients[0]
     if one.root:
         everyone = torch.arange(one.num_recipients)
@@ -48,6 +48,13 @@ def build(exposure: Exposure, member: int) -> Literal:
     features = [h_v, h_a, h_a - h_v, z_v, z_a, z_a - z_v, cosine[:, None], distance[:, None]]
     own = torch.cat([h[one.recipients], z[one.recipients]], dim=1)
     return Literal(torch.cat(features, dim=1), owner, omega, own, one.num_terms)
+
+
+def of_senders(one: Exposure) -> Tensor:
+    """z⁰ of the sender of each table row; zeros where it is of another kind than the recipients."""
+    sender, z = one.sources.long(), one.frozen_logits[0].to(one.state.dtype)
+    own = (sender < one.names.own(one.num_nodes)).unsqueeze(1)
+    return torch.where(own, z[sender.clamp(max=len(z) - 1)], torch.zeros_like(z[:1]))
 
 
 def mlp(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
@@ -66,15 +73,9 @@ def contexts(p: dict[str, Tensor], literal: Literal) -> Tensor:
 
 
 def translated(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
-    """z⁰ + q, [n, C]."""
-    q = 4 * mlp(p, "head", contexts(p, build(exposure, member))).tanh()
-    frozen = exposure.frozen_logits[member, exposure.recipients].to(q.dtype)
-    return frozen + q - q.mean(1, keepdim=True)
-
-
-def node_translated(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
-    """z⁰ + q from [h_v, z_v] alone, [n, C]."""
-    q = 4 * mlp(p, "head", build(exposure, member).own).tanh()
+    """z⁰ + q, [n, C]; of node translation, which has no encoder, from [h_v, z_v] alone."""
+    literal = build(exposure, member)
+    q = 4 * mlp(p, "head", contexts(p, literal) if "encoder.0.weight" in p else literal.own).tanh()
     frozen = exposure.frozen_logits[member, exposure.recipients].to(q.dtype)
     return frozen + q - q.mean(1, keepdim=True)
 

@@ -61,6 +61,13 @@ def test_weights_follow_the_accuracies():
     ratio = math.exp(float(right[1] - right[2]) / error)
     assert float(weights[1] / weights[2]) == pytest.approx(ratio)
     assert float(weights[0]) < 1e-4
+    # Who is always right is taken to be wrong about one more node.
+    told = torch.stack([one_hot(LABELS, CLASSES).double(), TOLD[1].exp()])
+    weights = weigh(told, LABELS)
+    spread = 1 / (NODES + 1) / NODES
+    assert float(weights[1]) == pytest.approx(
+        math.exp(-float(1 - right[1]) / spread**0.5), rel=1e-3
+    )
 
 
 def test_a_nested_estimate_does_not_see_the_label_it_is_asked_about():
@@ -242,109 +249,124 @@ def test_advice_comes_by_what_each_kind_of_evidence_adds():
     assert sizes == [5.0, 4.0, 3.0]
 
 
-def test_copies_that_diverge_are_told():
-    data = toy_graph()
+def test_copies_that_diverge_are_told_by_member():
+    data, exposure = toy_graph(), toy_exposure("gcn")
     folded = CrossFitted(NodeTranslation(budget=Budget(4, None, 1e308, 0.0), hidden=3), folds=2)
-    with pytest.warns(UserWarning, match="Node translation of member 0 diverged"):
-        folded.fit(toy_exposure("gcn"), data.y, data.train_mask, data.val_mask, device="cpu")
+    with pytest.warns(UserWarning, match="diverged") as caught:
+        folded.fit(exposure, data.y, data.train_mask, data.val_mask, device="cpu")
+    said = [re.findall(r"member \d", str(warning.message))[0] for warning in caught]
+    assert said == ["member 0", "member 0", "member 1", "member 1"]
 
 
-# The evidence a ladder gathers, and what it makes of its copies, by hand and from both sides.
+# The evidence a ladder gathers, and what it makes of its copies, on planted copies.
 
-FOLDS_PLANTED, CLASSES_PLANTED = 3, 3
-MASKS = toy_graph().train_mask[:, :2], toy_graph().val_mask[:, :2]
+KINDS, COPIED, SEED = 3, 3, 4
+"""Classes and folds of what is planted."""
+GRAPH = toy_graph()
+TRAIN, VAL = GRAPH.train_mask.t(), GRAPH.val_mask.t()
+MASKS = GRAPH.train_mask, GRAPH.val_mask
+SHARES = torch.tensor([[0.3, 0.4], [0.4, 0.3]], dtype=torch.float64)
+"""By rung and member: what copies give the label of a node that they did not learn from. Of three
+classes 0.4 is right and 0.3 wrong, so member 0's best rung is "labels" and member 1's "messages"."""
 
 
-def told(classes: torch.Tensor, sure: float) -> torch.Tensor:
+def told(classes: torch.Tensor, sure: float | torch.Tensor) -> torch.Tensor:
     """Log-probabilities of ``sure`` for these classes [..., n]."""
-    one = one_hot(classes, CLASSES_PLANTED).double()
-    return (one * sure + (1 - one) * (1 - sure) / (CLASSES_PLANTED - 1)).log().float()
+    one = one_hot(classes, KINDS).double()
+    return (one * sure + (1 - one) * (1 - sure) / (KINDS - 1)).log().float()
 
 
-@pytest.fixture
-def plant(monkeypatch):
+def fitted_again(fewer: float, monkeypatch):
     """Fit two members whose copies know each label that they may learn from, and no other.
 
-    About their own fold the copies of "labels" give it 0.4, fitted again with fewer labels
-    ``fewer``; "messages" gives it 0.3. Fitted on all labels, a copy says class 2 everywhere.
+    Fitted with fewer labels a member's best rung gives ``fewer`` instead of 0.4; fitted on all of
+    them, copies say one class everywhere, 1 or 2 by rung. One copy of member 0 has diverged.
     """
+    calls = []
 
-    def fitted(fewer: float):
-        graph, calls = toy_graph(), []
+    def climb(rungs, sources, roles, labels, training, epochs=None, on_progress=None):
+        calls.append((list(rungs), roles, epochs))
+        shares = SHARES if epochs is None else SHARES.where(SHARES < 0.4, fewer)
+        judged = roles.judged.view(1, 2, roles.copies, -1, 1)
+        said = torch.where(judged, told(labels, shares[:, :, None, None, None]), told(labels, 0.98))
+        if epochs is not None:
+            for r in range(2):
+                said[r, :, COPIED:] = told(torch.full_like(labels, 1 + r), 0.9)
+        epochs = torch.tensor([5, 1, 3]).repeat(roles.copies // COPIED).expand(said.shape[:3])
+        gone = torch.zeros_like(epochs, dtype=torch.bool)
+        gone[1, 0, 2] = True
+        return FittedRungs(tuple(rungs), said, epochs, epochs + 2, gone, {}, 0)
 
-        def climb(rungs, sources, roles, labels, training, epochs=None, on_progress=None):
-            calls.append((list(rungs), roles, epochs))
-            members, copies = len(sources.frozen), roles.copies
-            known = told(labels, 0.98).expand(len(rungs), members, copies, -1, -1)
-            first = epochs is None
-            each = [0.4 if first else fewer] if rungs[0] == "labels" else [0.3, 0.4]
-            unsure = torch.stack([told(labels, share) for share in each])[:, None, None]
-            judged = roles.judged.view(1, members, copies, -1, 1)
-            said = torch.where(judged, unsure, known)
-            if not first:
-                said[:, :, FOLDS_PLANTED:] = told(torch.full_like(labels, 2), 0.9)
-            epochs = torch.tensor([5, 1, 3]).repeat(copies // FOLDS_PLANTED).expand(said.shape[:3])
-            gone = torch.zeros_like(epochs, dtype=torch.bool)
-            return FittedRungs(tuple(rungs), said, epochs, epochs, gone, {}, 0)
-
-        monkeypatch.setattr(module, "climb", climb)
-        monkeypatch.setattr(EvidenceLadder, "fitted", lambda self, **values: values["constants"])
-        ladder = EvidenceLadder(rungs=("messages", "labels"), folds=FOLDS_PLANTED)
-        exposure = toy_exposure("gcn")
-        return ladder.fit(exposure, graph.y, *MASKS, data=graph, device="cpu"), calls
-
-    return fitted
+    monkeypatch.setattr(module, "climb", climb)
+    monkeypatch.setattr(EvidenceLadder, "fitted", lambda self, **values: values)
+    ladder = EvidenceLadder(rungs=("messages", "labels"), folds=COPIED, seed=SEED)
+    return ladder.fit(toy_exposure("gcn"), GRAPH.y, *MASKS, data=GRAPH, device="cpu"), calls
 
 
-def test_out_of_fold_speaks_only_who_did_not_learn_from_a_node(plant):
-    constants, calls = plant(fewer=0.4)
-    y, val = toy_graph().y, MASKS[1].t()
-    expected = deal_folds(val, y, FOLDS_PLANTED, 0, even=False)
+def test_out_of_fold_speaks_only_who_did_not_learn_from_a_node(monkeypatch):
+    values, calls = fitted_again(0.4, monkeypatch)
+    constants = values["constants"]
+    expected = deal_folds(VAL, GRAPH.y, COPIED, SEED, even=False)
     assert torch.equal(constants["folds"], expected)
-    assert not torch.equal(expected, deal_folds(val, y, FOLDS_PLANTED, 0, even=True))
-    for place, share in ((1, 0.3), (2, 0.4)):
-        found = constants["out_of_fold"][:, place]
-        torch.testing.assert_close(found[val], told(y.expand(2, -1), share)[val])
-    assert calls[0][1].copies == module.TWINS * FOLDS_PLANTED
+    assert not torch.equal(expected, deal_folds(VAL, GRAPH.y, COPIED, SEED, even=True))
+    found = constants["out_of_fold"][:, 1:].transpose(0, 1)
+    wanted = told(GRAPH.y, SHARES[:, :, None, None])
+    torch.testing.assert_close(found[:, VAL], wanted[:, VAL])
+    assert calls[0][1].copies == module.TWINS * COPIED
+    # Epochs are the middle copy's; a member diverged where any of its copies did.
+    best = constants["weights"].argmax(1)
+    assert best.tolist() == [2, 1]
+    assert [values[n].tolist() for n in ("best_epoch", "epochs_run")] == [[3, 3], [5, 5]]
+    assert values["diverged"].tolist() == [True, False]
 
 
 @pytest.mark.parametrize("fewer", [0.36, 0.4, 0.44])
-def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(plant, fewer):
-    constants, (_, (rungs, roles, epochs)) = plant(fewer)
-    helps = fewer < 0.4
-    assert constants["refitted"].tolist() == [helps] * 2 and rungs == ["labels"]
-    everywhere = told(torch.full((30,), 2), 0.9).expand(2, -1, -1)
-    alike = [torch.allclose(constants["log_probs"][:, r], everywhere, atol=1e-5) for r in range(2)]
-    assert alike == [False, helps]
+def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(fewer, monkeypatch):
+    values, (_, (rungs, roles, epochs)) = fitted_again(fewer, monkeypatch)
+    helps, constants = fewer < 0.4, values["constants"]
+    assert constants["refitted"].tolist() == [helps] * 2 and rungs == ["messages", "labels"]
+    for s, r in itertools.product(range(2), range(2)):
+        everywhere = told(torch.full((30,), 1 + r), 0.9)
+        alike = torch.allclose(constants["log_probs"][s, r], everywhere, atol=1e-5)
+        assert alike == (helps and r != s)
     # Copies with one fold less keep their own epoch, those on all labels the usual one.
-    assert epochs.tolist() == [[[5, 1, 3, 3, 3, 3]] * 2]
-    train, val = (mask.t() for mask in MASKS)
+    assert epochs.tolist() == [[[5, 1, 3, 3, 3, 3]] * 2] * 2
     learned = (roles.weights > 0).unflatten(0, (2, -1))
-    distance = (
-        constants["folds"].unsqueeze(1) - torch.arange(FOLDS_PLANTED).view(1, -1, 1)
-    ) % FOLDS_PLANTED
-    left = val.unsqueeze(1) & (distance == 2)
-    assert torch.equal(learned[:, :FOLDS_PLANTED], left | train.unsqueeze(1))
-    assert torch.equal(
-        learned[:, FOLDS_PLANTED:], (train | val).unsqueeze(1).expand(-1, FOLDS_PLANTED, -1)
-    )
+    own = torch.arange(COPIED).view(1, -1, 1)
+    left = VAL.unsqueeze(1) & ((constants["folds"].unsqueeze(1) - own) % COPIED == 2)
+    assert torch.equal(learned[:, :COPIED], left | TRAIN.unsqueeze(1))
+    assert torch.equal(learned[:, COPIED:], (TRAIN | VAL).unsqueeze(1).expand(-1, COPIED, -1))
 
 
-def test_no_label_of_a_fold_has_a_part_in_its_held_out_smoothing():
-    """Neither among the spread labels nor in the weights of the candidates that are mixed."""
-    data, exposure = toy_graph(), toy_exposure("gcn")
-    draw = torch.Generator().manual_seed(0)
-    every = torch.randn(3, 2, FOLDS_PLANTED, 30, CLASSES_PLANTED, generator=draw).log_softmax(4)
-    folds = deal_folds(MASKS[1].t(), data.y, FOLDS_PLANTED, 0, even=False)
+def test_smoothing_spreads_known_labels_and_held_out_none_of_a_fold():
+    """Nor does a fold's label have a part in the weights of the candidates that are mixed."""
+    exposure, draw = toy_exposure("gcn"), torch.Generator().manual_seed(0)
+    every = torch.randn(3, 2, COPIED, 30, KINDS, generator=draw).log_softmax(4)
+    folds = deal_folds(VAL, GRAPH.y, COPIED, 0, even=False)
     held = torch.cat([every[:1, :, 0], every[:, :, 0]]).transpose(0, 1).double()
 
     def smoothed(y):
-        task = prepare(exposure, y, *MASKS, data=data, device="cpu")
-        return module._smoothed(task, every, folds, held, held[:, 1:], FOLDS_PLANTED)[0]
+        task = prepare(exposure, y, *MASKS, data=GRAPH, device="cpu")
+        return module._smoothed(task, every, folds, held, held[:, 1:], COPIED)
 
-    usual = smoothed(data.y)
-    for s, fold in itertools.product(range(2), range(FOLDS_PLANTED)):
+    usual, everywhere = smoothed(GRAPH.y)
+    for s, fold in itertools.product(range(2), range(COPIED)):
         own = folds[s] == fold
-        found = smoothed(torch.where(own, (data.y + 1) % CLASSES_PLANTED, data.y))
+        found = smoothed(torch.where(own, (GRAPH.y + 1) % KINDS, GRAPH.y))[0]
         assert torch.equal(found[s, own], usual[s, own])
         assert not torch.equal(found[s], usual[s])
+    # Served, all labels are spread: half from neighbours, ten times.
+    source, recipient = GRAPH.edge_index[:, GRAPH.edge_index[0] != GRAPH.edge_index[1]]
+    links = torch.zeros(30, 30, dtype=torch.float64)
+    links[recipient, source] = 1
+    scale = links.sum(1).clamp(min=1).rsqrt()
+    for s in range(2):
+        weights = weigh(held[s, 1:, VAL[s]], GRAPH.y[VAL[s]])
+        mixed = torch.einsum("r,rnc->nc", weights, held[s, 1:]).softmax(1)
+        known = (TRAIN | VAL)[s].unsqueeze(1)
+        start = torch.where(known, one_hot(GRAPH.y, KINDS).double(), mixed)
+        scores = start
+        for _ in range(10):
+            scores = (scale[:, None] * links * scale) @ scores / 2 + start / 2
+        expected = scores.clamp(1e-12, 1).log().log_softmax(1)
+        torch.testing.assert_close(everywhere[s], expected, rtol=1e-5, atol=1e-5)

@@ -54,6 +54,10 @@ def test_frozen_stays_where_there_is_nothing_to_gain():
     torch.testing.assert_close(fitted.member_logits(exposure), scaled.log_softmax(2))
     assert fitted.findings().advice() == (NOTHING,)
     assert "Frozen stays for 1 of 1" in str(fitted)
+    val, y = planted("nothing")[1].val_mask[:, 0], planted("nothing")[1].y
+    for name, told in zip(fitted.candidates, fitted.constants["out_of_fold"][0], strict=True):
+        right = (told.argmax(1) == y)[val].double().mean()
+        torch.testing.assert_close(fitted.out_of_fold[name], right.view(1), check_dtype=False)
 
 
 def test_labels_of_training_nodes_are_read_and_of_test_nodes_none():
@@ -169,11 +173,16 @@ def test_settings_that_cannot_be_are_refused(wrong, said):
 
 def test_data_of_another_graph_is_refused():
     data, exposure = planted("features")[1], planted_exposure("features")
-    smaller, broken, empty = data.clone(), data.clone(), data.clone()
-    smaller.x = data.x[:-1]
+    smaller, larger, broken, empty = (data.clone() for _ in range(4))
+    smaller.x, larger.x = data.x[:-1], torch.cat([data.x, data.x[:1]])
     broken.x = torch.full_like(data.x, float("nan"))
     empty.edge_index = None
-    for wrong, said in ((smaller, "239 nodes"), (broken, "NaN"), (empty, "no edge_index")):
+    for wrong, said in (
+        (smaller, "239 nodes"),
+        (larger, "241 nodes"),
+        (broken, "NaN"),
+        (empty, "no edge_index"),
+    ):
         with pytest.raises(InputError, match=said):
             LADDER.fit(exposure, data.y, data.train_mask, data.val_mask, data=wrong, device="cpu")
 

@@ -33,24 +33,29 @@ def misled(told_by: str) -> torch.Tensor:
 
 
 def test_the_perceptron_reads_features_and_no_graph():
+    """Also of recipients in another order."""
     data, exposure = planted("features")[1], planted_exposure("features")
     method = FeaturePerceptron(hidden=16, folds=3)
     method = replace(method, budget=replace(method.budget, epochs=40))
-    found = fit(method, "features", data=data)
+    found, alone = fit(method, "features", data=data), data.clone()
     assert test_accuracy(found.member_logits(exposure), data) > 0.9
-    alone = data.clone()
+    assert found.num_parameters == 3 * (9 * 16 + 17 * 3)
     alone.edge_index = data.edge_index[:, :1]
     again = fit(method, "features", data=alone)
     assert torch.equal(again.member_logits(exposure), found.member_logits(exposure))
+    backwards = exposure.restrict(exposure.recipients.flip(0))
+    masks = data.train_mask, data.val_mask
+    other = method.fit(backwards, data.y, *masks, data=data, device="cpu").member_logits(exposure)
+    assert test_accuracy(other, data) > 0.9
 
 
 def test_the_backbone_is_trained_anew_on_the_same_folds():
     """Against three models trained one by one, without dropout, which a stack draws together."""
     frozen, exposure = planted("labels")[0], planted_exposure("labels")
     calm = type(frozen.backbone)(replace(frozen.backbone.shape, dropout=0.0))
-    found = fit(RetrainedBackbone(folds=3), "labels", frozen=replace(frozen, backbone=calm))
+    found = fit(RetrainedBackbone(folds=3, seed=2), "labels", frozen=replace(frozen, backbone=calm))
     masks = frozen.data.train_mask, frozen.data.val_mask
-    folds = deal_folds(masks[1].t(), frozen.data.y, 3, 0)[0]
+    folds = deal_folds(masks[1].t(), frozen.data.y, 3, 2)[0]
     told = []
     for k in range(3):
         data = frozen.data.clone()
@@ -117,3 +122,8 @@ def test_label_propagation_is_pyg_s_at_the_strength_that_validation_labels_choos
         shares = expected / expected.sum(1, keepdim=True)
         torch.testing.assert_close(own[0].exp().float(), shares, rtol=1e-3, atol=1e-5)
     assert len(chosen) > 1
+    alone = data.clone()
+    alone.edge_index = data.edge_index[:, :0]
+    found = fit(LabelPropagation(layers=6), "labels", data=alone).member_logits(exposure)[0].exp()
+    even = torch.full((CLASSES,), 1 / CLASSES, dtype=torch.float64)
+    torch.testing.assert_close(found[~(train | val)], even.expand(int((~(train | val)).sum()), -1))

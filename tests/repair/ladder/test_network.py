@@ -20,6 +20,8 @@ from gnn_repair.repair.evidence import (
     alike_by_features,
     alike_by_links,
     evidence_of,
+    standardise,
+    statistics,
     summary,
     summary_width,
 )
@@ -160,7 +162,7 @@ def test_given_epochs_are_kept():
     task = task_of()
     sources, roles = sources_of(task), fold_roles(task, COPIES, 0)
     wanted = torch.tensor([[[0, 3, 1], [2, 3, 0]]])
-    budget = replace(LADDER, epochs=3, patience=None)
+    budget = replace(LADDER, epochs=3, patience=1)
     found = climb(
         ["features"], sources, roles, task.labels,
         EvidenceLadder(folds=COPIES, hidden=HIDDEN, dropout=0.0, budget=budget), epochs=wanted,
@@ -309,6 +311,12 @@ def test_the_summary_is_what_a_loop_over_terms_gives(backbone, wide, monkeypatch
         for position in range(0, exposure.num_recipients, 3):
             expected = literal(exposure, member, position, onto)
             np.testing.assert_allclose(found[member, position].numpy(), expected, atol=1e-6)
+    # Standardised over the recipients; what is far out is cut, what is constant not divided.
+    far, own = found.clone(), statistics(found)
+    far[:, 0] *= 1e4
+    deviation = found.std(1, correction=0, keepdim=True)
+    expected = (far - found.mean(1, keepdim=True)) / torch.where(deviation > 1e-6, deviation, 1.0)
+    torch.testing.assert_close(standardise(far, **own), expected.clamp(-6, 6))
 
 
 def cosines(rows: torch.Tensor) -> torch.Tensor:
