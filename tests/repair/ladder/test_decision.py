@@ -266,8 +266,10 @@ GRAPH = toy_graph()
 TRAIN, VAL = GRAPH.train_mask.t(), GRAPH.val_mask.t()
 MASKS = GRAPH.train_mask, GRAPH.val_mask
 SHARES = torch.tensor([[0.3, 0.4], [0.4, 0.3]], dtype=torch.float64)
-"""By rung and member: what copies give the label of a node that they did not learn from. Of three
-classes 0.4 is right and 0.3 wrong, so member 0's best rung is "labels" and member 1's "messages"."""
+"""By rung and member: what copies give the label of a node that they did not learn from.
+
+Of three classes 0.4 is right and 0.3 wrong: "labels" is best for member 0, "messages" for 1.
+"""
 
 
 def told(classes: torch.Tensor, sure: float | torch.Tensor) -> torch.Tensor:
