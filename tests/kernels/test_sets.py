@@ -14,7 +14,6 @@ from gnn_repair.kernels.sets import (
     compare,
     drop_rows,
     drop_rows_plainly,
-    keep_mask,
     plain_pool,
     plain_tilt,
     pool,
@@ -124,18 +123,6 @@ def test_compare(device, width):
     tolerance = {"rtol": 1e-12, "atol": 1e-12} if device == "cpu" else {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(products.cpu().double(), (left * right).sum(2), **tolerance)
     torch.testing.assert_close(squares.cpu().double(), (left - right).square().sum(2), **tolerance)
-
-
-def test_dropout_keeps_its_share_and_differs_between_seeds_and_terms():
-    seed, terms = torch.tensor(12345), torch.arange(400)
-    mask = keep_mask(seed, 0.2, terms, 128)
-    assert abs(float(mask.double().mean()) - 0.8) < 0.005
-    # No channel and no term is favoured: column and row means stay within five deviations.
-    assert float((mask.double().mean(0) - 0.8).abs().max()) < 5 * (0.16 / 400) ** 0.5
-    assert float((mask.double().mean(1) - 0.8).abs().max()) < 5 * (0.16 / 128) ** 0.5
-    for other in (keep_mask(seed + 1, 0.2, terms, 128), keep_mask(seed, 0.2, terms + 1, 128)):
-        both = float((mask & other).double().mean())
-        assert abs(both - 0.64) < 0.01
 
 
 def test_threads_do_not_change_the_result():

@@ -53,6 +53,47 @@ def parts_of(name: str):
 # What no repair could hold is refused by name -----------------------------------------------------
 
 
+@pytest.mark.parametrize("name", [*REPAIRS, *FOLDED])
+def test_every_number_is_needed_whole_and_of_its_type_and_no_other_is_held(name):
+    header, tensors = parts_of(name)
+    assert fitted_of(header, tensors).num_members == 2
+    for held, value in tensors.items():
+        others = {name: other for name, other in tensors.items() if name != held}
+        wrong = [{}, {held: value.to(torch.int8)}]
+        if held != "constants/entries":  # of which there may be any number
+            wrong.append({held: value[..., :-1]})
+        for own in wrong:
+            with pytest.raises(InputError):
+                fitted_of(header, others | own)
+    for more in ("more", "constants/more", "parameters/more"):
+        with pytest.raises(InputError):
+            fitted_of(header, {**tensors, more: torch.zeros(2)})
+
+
+BOUNDS = [
+    ("correct-and-smooth", "labels", -1, 2),
+    ("correct-and-smooth", "entries", 0, 29),
+    ("folds", "best_epochs", 0, 0),
+    ("kept", "single", 0, 2),
+    ("ladder", "folds", -1, 1),
+    ("ladder", "labels", -1, 2),
+    ("ladder", "refitted", 0, 1),
+    ("ladder", "nested_accuracy", 0, 1),
+]
+SINGLE = torch.stack([torch.arange(30), torch.arange(30) + 1]).unsqueeze(1) % 3
+
+
+@pytest.mark.parametrize(("name", "held", "least", "most"), BOUNDS)
+def test_numbers_beyond_their_bounds_are_refused(name, held, least, most):
+    header, tensors = parts_of(name)
+    value = tensors.get(f"constants/{held}", SINGLE)
+    for wrong in (least - 1, most + 1):
+        changed = value.clone()
+        changed[-1].view(-1)[-1] = wrong
+        with pytest.raises(InputError, match=held):
+            fitted_of(header, {**tensors, f"constants/{held}": changed})
+
+
 def put(place, value):
     def change(held):
         changed = held.clone()
@@ -62,97 +103,37 @@ def put(place, value):
     return change
 
 
-def column(width):
-    return lambda held: held[:, :width]
-
-
-def gone(held):
-    return None
-
-
-def more(held):
-    return torch.zeros(2)
-
-
-def as_int(held):
-    return held.int()
-
-
-def as_double(held):
-    return held.double()
-
-
 DAMAGE = [
     ("set-translation", "best_epoch", put(0, 9)),
-    ("set-translation", "diverged", torch.Tensor.long),
-    ("set-translation", "diverged", gone),
     ("set-translation", "parameters/head.0.weight", lambda held: held[:1]),
-    ("set-translation", "parameters/head.0.weight", column(2)),
-    ("set-translation", "constants/more", more),
     ("temperature-scaling", "parameters/temperature", put(0, 0.0)),
     ("refit-head", "constants/scale", put((0, 0), 0.0)),
-    ("refit-head", "constants/scale", gone),
-    ("refit-head", "constants/mean", column(2)),
-    ("correct-and-smooth", "constants/labels", put((1, 0), 3)),
-    ("correct-and-smooth", "constants/labels", put((1, 0), -2)),
-    ("correct-and-smooth", "constants/labels", as_int),
     ("correct-and-smooth", "constants/strengths", put((1, 0), 0.6)),
-    ("correct-and-smooth", "constants/strengths", column(2)),
-    ("correct-and-smooth", "constants/entries", put((0, 1, 0), 30)),
-    ("correct-and-smooth", "constants/entries", put((0, 0, 0), -1)),
-    ("correct-and-smooth", "constants/entries", column(1)),
-    ("correct-and-smooth", "constants/nothing else", more),
-    ("folds", "constants/best_epochs", put((1, 2), 1)),
-    ("folds", "constants/best_epochs", as_int),
-    ("folds", "constants/best_epochs", lambda held: held[:, 0]),
-    ("folds", "constants/best_epochs", gone),
-    ("folds", "constants/out_of_fold", gone),
     ("folds", "constants/out_of_fold", lambda held: held[:1]),
-    ("folds", "constants/more", more),
-    ("folds", "constants/own/mean", more),
-    ("folds", "parameters/temperature", column(2)),
-    ("kept", "constants/signature", as_double),
-    ("kept", "constants/log_probs", lambda held: held[:, 1:]),
-    ("kept", "constants/log_probs", lambda held: held[:, :, 1:]),
-    ("kept", "constants/log_probs", gone),
-    ("kept", "constants/single", lambda held: torch.zeros(2, 1, 30)),
-    ("kept", "constants/single", lambda held: torch.zeros(2, 1, 29, dtype=torch.long)),
-    ("kept", "constants/single", lambda held: torch.full((2, 1, 30), 3)),
-    ("kept", "constants/single", lambda held: torch.full((2, 1, 30), -1)),
-    ("kept", "constants/count", more),
-    ("kept", "constants/more", more),
+    ("folds", "parameters/temperature", lambda held: held[:, :2]),
+    ("kept", "constants/signature", torch.Tensor.double),
+    ("kept", "constants/single", lambda held: SINGLE.float()),
+    ("kept", "constants/single", lambda held: SINGLE[..., 1:]),
     ("ladder", "constants/weights", put((1, 0), 1.0 + 2e-9)),
     ("ladder", "constants/weights", put(1, torch.tensor([1.5, -0.5, 0.0]))),
-    ("ladder", "constants/weights", column(2)),
     ("ladder", "constants/temperature", put(1, 0.0)),
-    ("ladder", "constants/folds", put((1, 0), 2)),
-    ("ladder", "constants/folds", put((1, 0), -2)),
-    ("ladder", "constants/labels", put((1, 0), 3)),
     ("ladder", "constants/labels", lambda held: held.clamp(min=0)),
     ("ladder", "constants/count", put(1, -1)),
-    ("ladder", "constants/refitted", put(1, 2)),
-    ("ladder", "constants/nested_accuracy", put(1, 1.01)),
-    ("ladder", "constants/nested_accuracy", put(1, -0.01)),
-    ("ladder", "constants/more", more),
 ]
 
 
 @pytest.mark.parametrize(("name", "held", "change"), DAMAGE)
 def test_what_no_repair_could_hold_is_refused_by_name(name, held, change):
     header, tensors = parts_of(name)
-    assert fitted_of(header, tensors).num_members == 2
-    changed = {**tensors, held: change(tensors.get(held))}
-    changed = {name: value for name, value in changed.items() if value is not None}
     with pytest.raises(InputError, match=held.rpartition("/")[2]):
-        fitted_of(header, changed)
+        fitted_of(header, {**tensors, held: change(tensors.get(held))})
 
 
 def test_a_single_model_s_classes_and_a_count_may_stand_beside_a_kept_prediction():
     header, tensors = parts_of("kept")
-    single = torch.stack([torch.arange(30), torch.arange(30) + 1]).unsqueeze(1) % 3
-    beside = {"constants/single": single, "constants/count": torch.tensor([7, 7])}
+    beside = {"constants/single": SINGLE, "constants/count": torch.tensor([7, 7])}
     held = fitted_of(header, {**tensors, **beside})
-    assert torch.equal(held.single, single) and held.num_parameters == 7
+    assert torch.equal(held.single, SINGLE) and held.num_parameters == 7
     assert fitted("kept").single is None and fitted("kept").num_parameters == 0
 
 

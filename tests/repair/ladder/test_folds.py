@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from gnn_repair.repair import (
     NodeTranslation,
     TemperatureScaling,
 )
-from gnn_repair.repair.folds import cross_roles, deal_folds, kept_rows, middle_copy
+from gnn_repair.repair.folds import cross_roles, deal_folds, middle_copy
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 # Folds and roles: who learns from what, and who is judged on what.
@@ -147,17 +146,3 @@ def test_a_member_diverged_where_any_of_its_copies_did():
     assert found["diverged"].tolist() == [any(row) for row in gone.tolist()]
     assert found["best_epoch"].tolist() == [1] * len(gone)
     assert found["epochs_run"].tolist() == [8] * len(gone)
-
-
-@pytest.mark.parametrize("classes", range(2, 6))
-def test_rows_of_nodes_that_were_not_exposed_are_nobody_s_probabilities(classes):
-    told = torch.randn(S, NODES_COPIES, classes).log_softmax(2)
-    told[1, 3] = 0
-    for nodes in itertools.combinations(range(NODES_COPIES), 2):
-        exposure = SimpleNamespace(recipients=torch.tensor(nodes))
-        if 3 in nodes:
-            with pytest.raises(InputError, match="were not exposed when it was fitted"):
-                kept_rows(told, exposure, "it")
-        else:
-            found = kept_rows(told, exposure, "it")
-            torch.testing.assert_close(found, told[:, list(nodes)].double())

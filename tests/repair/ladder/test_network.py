@@ -122,22 +122,6 @@ def losses_in_folds(y: torch.Tensor, dealt: torch.Tensor) -> torch.Tensor:
         return losses(y)
 
 
-def test_the_loss_is_shared_as_roles_say():
-    task = task_of()
-    trainee = trainee_of(task)
-    heads, roles = trainee.heads, fold_roles(task, COPIES, 0)
-    trainee.parameters = {n: torch.zeros_like(v) for n, v in random_parameters(heads).items()}
-    trainee.begin_epoch()
-    found = trainee.losses(None).unflatten(0, (len(NAMES), 6))
-    frozen = heads.sources.frozen.repeat_interleave(COPIES, 0).log_softmax(2)
-    likely = frozen.gather(2, task.labels.expand(6, -1).unsqueeze(2)).squeeze(2)
-    expected = -(likely * roles.weights).sum(1)
-    even = torch.full_like(expected, float(torch.tensor(3.0).log()))
-    for r, name in enumerate(NAMES):
-        wanted = expected if RUNGS[name].keeps else even
-        torch.testing.assert_close(found[r], wanted, rtol=1e-5, atol=1e-6)
-
-
 def test_no_label_that_judges_a_copy_chooses_its_epoch():
     """A copy's score is what the other copies of its rung and member get right."""
     task = task_of()
