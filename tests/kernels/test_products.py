@@ -22,33 +22,40 @@ def operands(binary: bool) -> tuple[torch.Tensor, ...]:
     return x, rows, weight, upstream
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("binary", [True, False])
+def joined(x: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x.expand(MEMBERS, -1, -1), own], dim=2).double()
+
+
+def near(found: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where two bfloat16 pieces, which hold 16 bits of a number, allow it: by |X| |W|."""
+    allowed = 2**-16 * (one.abs() @ other.double().abs())
+    return (found - one @ other.double()).abs() <= allowed
+
+
+BOTH = pytest.mark.parametrize("binary", [True, False])
+EVERYWHERE = pytest.mark.parametrize("device", DEVICES)
+
+
+@EVERYWHERE
+@BOTH
 def test_product_and_gradient_are_those_of_double_precision(device, binary):
     x, rows, weight, upstream = (value.to(device) for value in operands(binary))
     shared = SharedRows(x)
     assert shared.exact == binary
-    weight.requires_grad_()
-    found = product(rows, weight, shared)
+    found = product(rows, weight.requires_grad_(), shared)
     found.backward(upstream)
-    joined = torch.cat([x.expand(MEMBERS, -1, -1), rows], dim=2).double()
-    exact = joined @ weight.detach().double()
-    gradient = joined.mT @ upstream.double()
-    # Two bfloat16 pieces hold 16 bits of a number; the bound is on |X| |W|.
-    allowed = 2**-16 * (joined.abs() @ weight.detach().double().abs())
-    assert ((found - exact).abs() <= allowed).all()
-    allowed = 2**-16 * (joined.abs().mT @ upstream.double().abs())
-    assert ((weight.grad - gradient).abs() <= allowed).all()
+    whole = joined(x, rows)
+    assert near(found, whole, weight.detach()).all()
+    assert near(weight.grad, whole.mT, upstream).all()
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@EVERYWHERE
 @pytest.mark.parametrize("width", [3, 16, 100])
 def test_without_a_shared_part(device, width):
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(2, 700, width, generator=generator).to(device)
-    weight = torch.randn(2, width, 24, generator=generator).to(device).requires_grad_()
-    upstream = torch.randn(2, 700, 24, generator=generator).to(device)
-    product(rows, weight).backward(upstream)
+    sizes = ((2, 700, width), (2, width, 24), (2, 700, 24))
+    rows, weight, upstream = (torch.randn(*n, generator=generator).to(device) for n in sizes)
+    product(rows, weight.requires_grad_()).backward(upstream)
     expected = rows.double().mT @ upstream.double()
     torch.testing.assert_close(weight.grad.double(), expected, rtol=1e-5, atol=1e-3)
 
@@ -63,8 +70,8 @@ def test_one_piece_more_is_what_makes_it_precise(device):
     assert (fine - exact).abs().max() < (coarse - exact).abs().max() / 50
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("binary", [True, False])
+@EVERYWHERE
+@BOTH
 def test_picked_rows_are_rows_of_the_product(device, binary):
     """Each member picks its own rows, some twice; a sparse and a denser X."""
     x, own, weight, _ = (value.to(device) for value in operands(binary))
@@ -73,19 +80,17 @@ def test_picked_rows_are_rows_of_the_product(device, binary):
     generator = torch.Generator().manual_seed(3)
     index = torch.randint(ROWS, (MEMBERS, 50), generator=generator).to(device)
     upstream = torch.randn(MEMBERS, 50, CHANNELS, generator=generator).to(device)
-    weight.requires_grad_()
-    found = picked_product(shared, own, index, weight)
+    found = picked_product(shared, own, index, weight.requires_grad_())
     found.backward(upstream)
-    rows = torch.cat([x.expand(MEMBERS, -1, -1), own], dim=2).double()
+    rows = joined(x, own)
     rows = torch.stack([rows[s, index[s]] for s in range(MEMBERS)])
-    expected = rows @ weight.detach().double()
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
-    gradient = rows.mT @ upstream.double()
-    torch.testing.assert_close(weight.grad.double(), gradient, rtol=1e-5, atol=1e-4)
+    pairs = (found, rows @ weight.detach().double()), (weight.grad, rows.mT @ upstream.double())
+    for one, expected in pairs:
+        torch.testing.assert_close(one.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("binary", [True, False])
+@EVERYWHERE
+@BOTH
 def test_rows_that_are_read_are_rows_of_the_product(device, binary):
     """One member reads none, one a few, one all; nobody looks at the others."""
     x, own, weight, upstream = (value.to(device) for value in operands(binary))
@@ -95,15 +100,9 @@ def test_rows_that_are_read_are_rows_of_the_product(device, binary):
     read = ReadRows(*(v.int().to(device) for v in (numbers, torch.tensor(counts))))
     for s, count in enumerate(counts):
         upstream[s, numbers[s, count:]] = 0
-    weight.requires_grad_()
-    found = read_product(SharedRows(x), own, read, weight)
+    found = read_product(SharedRows(x), own, read, weight.requires_grad_())
     found.backward(upstream)
-    joined = torch.cat([x.expand(MEMBERS, -1, -1), own], dim=2).double()
-    exact = joined @ weight.detach().double()
-    allowed = 2**-16 * (joined.abs() @ weight.detach().double().abs())
-    for s, count in enumerate(counts):
-        rows = numbers[s, :count]
-        assert ((found[s, rows] - exact[s, rows]).abs() <= allowed[s, rows]).all()
-    gradient = joined.mT @ upstream.double()
-    allowed = 2**-16 * (joined.abs().mT @ upstream.double().abs())
-    assert ((weight.grad - gradient).abs() <= allowed).all()
+    whole = joined(x, own)
+    right = near(found, whole, weight.detach())
+    assert all(right[s, numbers[s, :count]].all() for s, count in enumerate(counts))
+    assert near(weight.grad, whole.mT, upstream).all()

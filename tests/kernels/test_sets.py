@@ -14,21 +14,16 @@ from gnn_repair.kernels.sets import (
     compare,
     drop_rows,
     drop_rows_plainly,
-    keep_mask,
-    no_dropout,
     plain_pool,
     plain_tilt,
     pool,
     tilt,
 )
 from tests.helpers.device_places import DEVICES
+from tests.helpers.kernel_forms import agree, gradients_by_threads, randn
 
 N, P, R, S, H, C = 9, 7, 11, 3, 100, 4
 """H is wider than the channels that one call on the CPU works on, and no multiple of them."""
-
-
-def randn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def random_sets(groups: int, shared: bool) -> TermSets:
@@ -75,68 +70,45 @@ def tables() -> list[torch.Tensor]:
     ]
 
 
-def agree(operation, reference, tensors, device):
-    """Values and gradients of the operation on ``device``, and of the reference in float64."""
-    results = []
-    precision = torch.float64 if device == "cpu" else torch.float32
-    for function, place, dtype in (
-        (operation, device, precision),
-        (reference, "cpu", torch.float64),
-    ):
-        leaves = [tensor.to(place, dtype).requires_grad_() for tensor in tensors]
-        out = function(place, dtype, *leaves)
-        out.backward(torch.cos(torch.arange(out.numel(), device=place).view_as(out)).to(out))
-        results.append([t.detach().cpu().double() for t in (out, *(leaf.grad for leaf in leaves))])
-    tolerance = 1e-11 if device == "cpu" else 1e-4
-    for found, expected in zip(*results, strict=True):
-        scale = expected.abs().max().clamp(min=1)
-        torch.testing.assert_close(found / scale, expected / scale, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("groups,shared,share", [(1, True, 0.0), (3, False, 0.0), (3, True, 0.3)])
-def test_pool(device, groups, shared, share):
-    sets = random_sets(groups, shared)
-    agree(
-        lambda place, dtype, *layer: pool(
-            moved(sets, place, dtype), targets().to(place), Layer(*layer), dropping(share, place)
-        ),
-        lambda place, dtype, *layer: plain_pool(
-            sets, targets(), Layer(*layer), dropping(share, place)
-        ),
-        tables(),
-        device,
-    )
+SETS = pytest.mark.parametrize(
+    "groups,shared,share", [(1, True, 0.0), (3, False, 0.0), (3, True, 0.3)]
+)
 
 
 def dropping(share: float, device: str) -> Dropout:
     return Dropout(share, torch.tensor(12345, device=device))
 
 
+@SETS
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("groups,shared,share", [(1, True, 0.0), (3, False, 0.0), (3, True, 0.3)])
+def test_pool(device, groups, shared, share):
+    sets = random_sets(groups, shared)
+
+    def of(operation):
+        def call(place, *layer):
+            own, chosen = moved(sets, place, layer[0].dtype), targets().to(place)
+            return operation(own, chosen, Layer(*layer), dropping(share, place))
+
+        return call
+
+    agree(of(pool), of(plain_pool), tables(), device)
+
+
+@SETS
+@pytest.mark.parametrize("device", DEVICES)
 def test_tilt(device, groups, shared, share):
     sets, contributions = random_sets(groups, shared), randn(S, R, C, seed=9)
-    agree(
-        lambda place, dtype, output, bias, *layer: tilt(
-            moved(sets, place, dtype),
-            targets().to(place),
-            Layer(*layer),
-            Scorer(output, bias),
-            contributions.to(place, dtype),
-            dropping(share, place),
-        ),
-        lambda place, dtype, output, bias, *layer: plain_tilt(
-            sets,
-            targets(),
-            Layer(*layer),
-            Scorer(output, bias),
-            contributions,
-            dropping(share, place),
-        ),
-        [0.05 * randn(S, H, seed=10), randn(S, seed=11), *tables()],
-        device,
-    )
+
+    def of(operation):
+        def call(place, output, bias, *layer):
+            own, chosen = moved(sets, place, bias.dtype), targets().to(place)
+            held, scorer = contributions.to(bias), Scorer(output, bias)
+            return operation(own, chosen, Layer(*layer), scorer, held, dropping(share, place))
+
+        return call
+
+    leaves = [0.05 * randn(S, H, seed=10), randn(S, seed=11), *tables()]
+    agree(of(tilt), of(plain_tilt), leaves, device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -153,73 +125,38 @@ def test_compare(device, width):
     torch.testing.assert_close(squares.cpu().double(), (left - right).square().sum(2), **tolerance)
 
 
-def test_dropout_keeps_its_share_and_differs_between_seeds_and_terms():
-    seed, terms = torch.tensor(12345), torch.arange(400)
-    mask = keep_mask(seed, 0.2, terms, 128)
-    assert abs(float(mask.double().mean()) - 0.8) < 0.005
-    # No channel and no term is favoured: column and row means stay within five deviations.
-    assert float((mask.double().mean(0) - 0.8).abs().max()) < 5 * (0.16 / 400) ** 0.5
-    assert float((mask.double().mean(1) - 0.8).abs().max()) < 5 * (0.16 / 128) ** 0.5
-    for other in (keep_mask(seed + 1, 0.2, terms, 128), keep_mask(seed, 0.2, terms + 1, 128)):
-        both = float((mask & other).double().mean())
-        assert abs(both - 0.64) < 0.01
-
-
-def test_every_member_has_the_mask_it_would_have_alone():
-    sets, layer = random_sets(3, False), Layer(*tables())
-    together = pool(sets, targets(), layer, dropping(0.3, "cpu"))
-    for s in range(S):
-        own = TermSets(
-            sets.segments, 3, sets.columns, sets.rows,
-            sets.coefficients[s : s + 1], sets.cosine[s : s + 1], sets.distance,
-        )  # fmt: skip
-        part = Layer(*(table[s : s + 1] for table in layer))
-        alone = pool(own, targets()[s : s + 1], part, dropping(0.3, "cpu"))
-        assert torch.equal(together[s], alone[0])
-
-
-def test_rows_are_dropped_alike_for_all_members_and_whatever_follows():
-    values = randn(3, 200, 64)
-    dropped = drop_rows(values, 0.3, torch.tensor(7))
-    zero = dropped == 0
-    assert torch.equal(zero[0], zero[2])
-    assert abs(float(zero.double().mean()) - 0.3) < 0.02
-    torch.testing.assert_close(dropped[~zero], values[~zero] / 0.7)
-    assert torch.equal(drop_rows(values[:, :50], 0.3, torch.tensor(7)), dropped[:, :50])
-    assert not torch.equal(drop_rows(values, 0.3, torch.tensor(8)), dropped)
-
-
 def test_threads_do_not_change_the_result():
-    sets, threads = random_sets(3, False), torch.get_num_threads()
-    contributions = randn(S, R, C, seed=9)
-    results = []
-    for count in (1, 3):
-        torch.set_num_threads(count)
-        leaves = [t.requires_grad_() for t in [randn(S, H, seed=10), randn(S, seed=11), *tables()]]
-        mixed = tilt(sets, targets(), Layer(*leaves[2:]), Scorer(*leaves[:2]), contributions)
-        pooled = pool(sets, targets(), Layer(*leaves[2:]), dropping(0.2, "cpu"))
-        (mixed.log1p().sum() + pooled.square().sum()).backward()
-        results.append([leaf.grad for leaf in leaves])
-    torch.set_num_threads(threads)
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
+    sets, contributions = random_sets(3, False), randn(S, R, C, seed=9)
+
+    def work(output, bias, *layer):
+        mixed = tilt(sets, targets(), Layer(*layer), Scorer(output, bias), contributions)
+        pooled = pool(sets, targets(), Layer(*layer), dropping(0.2, "cpu"))
+        return mixed.log1p().sum() + pooled.square().sum()
+
+    leaves = [randn(S, H, seed=10), randn(S, seed=11), *tables()]
+    one, other = gradients_by_threads(work, leaves)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_no_dropout_drops_nothing():
-    assert no_dropout(targets()).threshold == 0
-    assert no_dropout(targets()).scale == 1
+SETS_OF_ONE, LAYER = random_sets(1, True), Layer(*tables())
+BAD_SIZES = {
+    "layer.recipient": lambda: pool(SETS_OF_ONE, targets()[:, 1:], LAYER),
+    "layer.source": lambda: pool(
+        SETS_OF_ONE, targets(), LAYER._replace(source=LAYER.source[..., 1:])
+    ),
+    "output": lambda: tilt(
+        SETS_OF_ONE, targets(), LAYER, Scorer(randn(S, H + 1), randn(S)), randn(S, R, C)
+    ),
+    "recipients": lambda: compare(
+        SETS_OF_ONE.segments, SETS_OF_ONE.columns, randn(S, N - 1, 3), randn(S, P, 3)
+    ),
+}
 
 
-def test_sizes_that_would_be_read_past_their_end_are_refused():
-    sets, layer = random_sets(1, True), Layer(*tables())
-    with pytest.raises(InputError, match=r"layer\.recipient has shape"):
-        pool(sets, targets()[:, 1:], layer)
-    with pytest.raises(InputError, match=r"layer\.source has shape"):
-        pool(sets, targets(), layer._replace(source=layer.source[..., 1:]))
-    with pytest.raises(InputError, match="output has shape"):
-        tilt(sets, targets(), layer, Scorer(randn(S, H + 1), randn(S)), randn(S, R, C))
-    with pytest.raises(InputError, match="recipients has shape"):
-        compare(sets.segments, sets.columns, randn(S, N - 1, 3), randn(S, P, 3))
+@pytest.mark.parametrize("name", BAD_SIZES)
+def test_sizes_that_would_be_read_past_their_end_are_refused(name):
+    with pytest.raises(InputError, match=f"^{name} has shape"):
+        BAD_SIZES[name]()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -228,24 +165,23 @@ def test_sizes_that_would_be_read_past_their_end_are_refused():
 @pytest.mark.parametrize("seed", [0, 7, -3, 2**40 + 11])
 def test_dropped_rows_are_the_plain_form_s(device, dtype, share, seed):
     """Masks are the same everywhere; numbers to the last bit on the CPU, else to rounding."""
-    generator = torch.Generator().manual_seed(1)
-    values = torch.randn(3, 21, 130, generator=generator).to(device, dtype)
+    values, above = (randn(3, 21, 130, seed=k).to(device, dtype) for k in (1, 2))
     values.requires_grad_()
-    above = torch.randn(3, 21, 130, generator=generator).to(device, dtype)
     number = torch.tensor(seed, device=device)
-    expected = drop_rows_plainly(values, share, number)
-    (slope,) = torch.autograd.grad(expected, values, above)
-    found = drop_rows(values, share, number)
-    (own_slope,) = torch.autograd.grad(found, values, above)
+    expected, found = (form(values, share, number) for form in (drop_rows_plainly, drop_rows))
+    slope, own_slope = (torch.autograd.grad(z, values, above)[0] for z in (expected, found))
     exact = {"rtol": 0, "atol": 0} if device == "cpu" else {"rtol": 1e-6, "atol": 0}
     torch.testing.assert_close(found, expected, **exact)
     torch.testing.assert_close(own_slope, slope, **exact)
-    assert torch.equal(found == 0, expected == 0)
+    zero = found == 0
+    assert torch.equal(zero, expected == 0) and torch.equal(zero[0], zero[2])
+    torch.testing.assert_close(found[~zero], values[~zero] / (1 - share))
+    assert abs(float(zero[0].double().mean()) - share) < 5 * (share * (1 - share) / 2730) ** 0.5
+    # A row's mask does not hang on how many there are; another seed, another mask.
+    assert torch.equal(drop_rows(values[:, :5], share, number), found[:, :5])
+    assert not torch.equal(drop_rows(values, share, number + 1) == 0, zero)
+    assert drop_rows(values[:, :0], share, number).shape == (3, 0, 130)
     # Values that do not lie one after another in memory.
     across = values.detach().transpose(1, 2)
     both = drop_rows(across, share, number), drop_rows_plainly(across, share, number)
     torch.testing.assert_close(*both, **exact)
-
-
-def test_dropping_rows_of_nothing():
-    assert drop_rows(torch.zeros(2, 0, 4), 0.2, torch.tensor(1)).shape == (2, 0, 4)

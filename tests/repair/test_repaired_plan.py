@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GCNConv, GINConv, HGTConv, SAGEConv
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, HGTConv, SAGEConv
 from torch_geometric.utils import degree
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.exposure.from_model import ExposurePlan
+from tests.helpers.repair.repaired_models import CLASSES, WIDTH, fitted_on, graph
 
-CLASSES, WIDTH = 3, 5
+BUDGET = Budget(10, None, 0.05, 0.0)
 
 
 class Headed(nn.Module):
@@ -39,20 +40,16 @@ class DividedByDegree(Headed):
         return self.head(sums / degree(edge_index[1], len(x)).clamp(min=1).unsqueeze(1))
 
 
-class SumsByHand(nn.Module):
+class SumsByHand(Headed):
     """Means by ``index_add_``."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, 8), nn.Linear(8, CLASSES)
 
     def forward(self, x, edge_index):
         source, target = edge_index
         degrees = degree(target, len(x)).clamp(min=1).unsqueeze(1)
-        for layer in (self.first, self.last):
-            x = layer(x).sigmoid() if layer is self.first else x
+        for layer in (self.first.lin, self.last.lin):
+            x = layer(x).sigmoid() if layer is self.first.lin else x
             x = torch.zeros_like(x).index_add_(0, target, x[source]) / degrees
-        return self.last(x)
+        return self.head(x)
 
 
 class Isomorphism(nn.Module):
@@ -67,12 +64,24 @@ class Isomorphism(nn.Module):
         return self.last(self.first(x, edge_index).relu(), edge_index)
 
 
-def graph(seed, nodes, edges=None):
-    generator = torch.Generator().manual_seed(seed)
-    if edges is None:
-        edges = torch.randint(nodes, (2, 3 * nodes), generator=generator)
-    y = torch.randint(CLASSES, (nodes,), generator=generator)
-    return Data(x=torch.randn(nodes, WIDTH, generator=generator), edge_index=edges, y=y)
+class Deeper(Headed):
+    """Deeper on graphs of more than thirty nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.first = nn.Linear(WIDTH, 8), GCNConv(8, 8)
+
+    def forward(self, x, edge_index):
+        hidden = self.first(self.enter(x), edge_index)
+        if len(x) > 30:
+            hidden = self.last(hidden.relu(), edge_index)
+        return self.head(hidden)
+
+
+def linked(seed, nodes, edges):
+    data = graph(seed, nodes)
+    data.edge_index = edges
+    return data
 
 
 def steps(nodes, step):
@@ -82,30 +91,23 @@ def steps(nodes, step):
     return torch.cat([edges, edges.flip(0)], 1)
 
 
-def reweighted(model, data):
-    """A repair that reads contributions, so what follows the last aggregation matters."""
-    repair = gr.Reweighting(budget=Budget(10, None, 0.05, 0.0), hidden=8)
-    half = torch.arange(data.num_nodes) % 2 == 0
-    fitted = repair.fit(gr.expose(model, data), data.y, half, ~half)
-    assert not fitted.unchanged.any()
-    return fitted
-
-
 FIRST = {
-    "ring": graph(1, 30, steps(30, 1)),
-    "no edges": graph(2, 20, torch.empty(2, 0, dtype=torch.long)),
-    "one edge": graph(3, 20, torch.tensor([[0], [1]])),
+    "ring": linked(1, 30, steps(30, 1)),
+    "no edges": linked(2, 20, torch.empty(2, 0, dtype=torch.long)),
+    "one edge": linked(3, 20, torch.tensor([[0], [1]])),
 }
-MODELS = {m.__name__: m for m in (Headed, DividedByDegree, SumsByHand, Isomorphism)}
+MODELS = {m.__name__: m for m in (Headed, DividedByDegree, SumsByHand, Isomorphism, Deeper)}
 
 
 @pytest.mark.filterwarnings("ignore:member 0 is repaired")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("first", FIRST)
 def test_a_peculiar_first_graph_does_not_decide_about_others(name, first):
+    """A repair that reads contributions, so what follows the last aggregation matters."""
     torch.manual_seed(0)
     model, data = MODELS[name]().eval(), graph(0, 40)
-    fitted = reweighted(model, data)
+    fitted = fitted_on(model, data, gr.Reweighting(budget=BUDGET, hidden=8))
+    assert not fitted.unchanged.any()
     repaired = gr.repaired(model, fitted)
     for shown in (FIRST[first], data, graph(4, 25), data):
         expected = fitted.member_logits(gr.expose(model, shown))[0]
@@ -115,13 +117,10 @@ def test_a_peculiar_first_graph_does_not_decide_about_others(name, first):
 
 def test_gradients_follow_the_map_of_the_graph_at_hand():
     torch.manual_seed(0)
-    model, data = DividedByDegree().double().eval(), graph(0, 12)
+    model, data, ring = DividedByDegree().double().eval(), graph(0, 12), FIRST["ring"]
     data.x = data.x.double()
-    repair = gr.NodeTranslation(budget=Budget(10, None, 0.05, 0.0), hidden=8)
-    half = torch.arange(data.num_nodes) % 2 == 0
-    fitted = repair.fit(gr.expose(model, data), data.y, half, ~half)
+    fitted = fitted_on(model, data, gr.NodeTranslation(budget=BUDGET, hidden=8))
     repaired = gr.repaired(model, fitted)
-    ring = FIRST["ring"]
     repaired(ring.x.double().requires_grad_(), ring.edge_index)
     assert torch.autograd.gradcheck(
         lambda x: repaired(x, data.edge_index), data.x.clone().requires_grad_(), fast_mode=True
@@ -131,7 +130,7 @@ def test_gradients_follow_the_map_of_the_graph_at_hand():
 def test_what_the_model_raises_is_not_called_a_missing_gradient():
     torch.manual_seed(0)
     model, data = Headed().eval(), graph(0, 40)
-    repaired = gr.repaired(model, reweighted(model, data))
+    repaired = gr.repaired(model, fitted_on(model, data))
     repaired(data.x, data.edge_index)
     wide = torch.randn(40, WIDTH + 1, requires_grad=True)
     with pytest.raises(Exception, match="shapes") as caught:
@@ -139,32 +138,34 @@ def test_what_the_model_raises_is_not_called_a_missing_gradient():
     assert "gradient" not in str(caught.value)
 
 
-def test_only_the_last_sums_are_reweighted_where_no_edge_links_the_probed_halves():
+class WithReconstruction(Headed):
+    """A side output does not hide the aggregation that classes come from."""
+
+    def __init__(self):
+        super().__init__()
+        self.back = GCNConv(8, WIDTH)
+
+    def forward(self, x, edge_index):
+        hidden = self.last(self.first(x, edge_index).relu(), edge_index)
+        self.reconstructed = self.back(hidden, edge_index)
+        return self.head(hidden)
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        # Even nodes and odd ones never meet: no edge links the halves that are probed.
+        (Isomorphism, linked(0, 40, steps(40, 2))),
+        (WithReconstruction, graph(0, 40)),
+    ],
+)
+def test_only_the_last_sums_are_reweighted(model, data):
     torch.manual_seed(0)
-    model = Isomorphism().eval()
-    apart = gr.expose(model, graph(0, 40, steps(40, 2)))  # even nodes and odd ones never meet
-    assert [group.name for group in apart.groups] == ["last"]
-
-
-def test_a_side_output_does_not_hide_the_aggregation_that_classes_come_from():
-    class WithReconstruction(Headed):
-        def __init__(self):
-            super().__init__()
-            self.back = GCNConv(8, WIDTH)
-
-        def forward(self, x, edge_index):
-            hidden = self.last(self.first(x, edge_index).relu(), edge_index)
-            self.reconstructed = self.back(hidden, edge_index)
-            return self.head(hidden)
-
-    torch.manual_seed(0)
-    exposure = gr.expose(WithReconstruction().eval(), graph(0, 40))
+    exposure = gr.expose(model().eval(), data)
     assert [group.name for group in exposure.groups] == ["last"]
 
 
 def test_coefficients_that_are_all_zero_leave_an_empty_group():
-    from torch_geometric.nn import GraphConv
-
     class Weighted(nn.Module):
         def __init__(self):
             super().__init__()
@@ -229,43 +230,22 @@ def test_relations_that_are_empty_at_first_do_not_decide_about_others():
         data = HeteroData()
         for kind in ("paper", "author"):
             data[kind].x = torch.randn(20, WIDTH, generator=generator)
-        for name, count in (("writes", 50), ("cites", cited)):
-            source = "author" if name == "writes" else "paper"
+        for source, name, count in (("author", "writes", 50), ("paper", "cites", cited)):
             ends = torch.randint(20, (2, count), generator=generator)
             data[source, name, "paper"].edge_index = ends
         data["paper"].y = torch.arange(20) % CLASSES
         return data
 
+    def run(model, data):
+        return model(data.x_dict, data.edge_index_dict)
+
     torch.manual_seed(0)
     model, data = Deep().eval(), typed(0, 40)
-    half = torch.arange(20) % 2 == 0
-    repair = gr.NodeTranslation(budget=Budget(5, None, 0.05, 0.0), hidden=8)
-    fitted = repair.fit(gr.expose(model, data), data["paper"].y, half, ~half)
-    plan = ExposurePlan(model)
-    empty = typed(1, 0)
-    run = lambda model, data: model(data.x_dict, data.edge_index_dict)  # noqa: E731
-    assert plan(empty, run).num_terms == 50
+    exposure, plan, half = gr.expose(model, data), ExposurePlan(model), torch.arange(20) % 2 == 0
+    repair = gr.NodeTranslation(budget=BUDGET, hidden=8)
+    fitted = repair.fit(exposure, data["paper"].y, half, ~half)
+    assert plan(typed(1, 0), run).num_terms == 50
     found = plan(data, run)
-    assert [g.name for g in found.groups] == [g.name for g in gr.expose(model, data).groups]
-    torch.testing.assert_close(
-        fitted.member_logits(found),
-        fitted.member_logits(gr.expose(model, data)),
-        atol=2e-5,
-        rtol=1e-5,
-    )
-
-
-def test_a_model_that_is_deeper_on_some_graphs_is_found_anew():
-    class Deeper(Headed):
-        def forward(self, x, edge_index):
-            hidden = self.first(x, edge_index)
-            if len(x) > 30:
-                hidden = self.last(hidden.relu(), edge_index)
-            return self.head(hidden)
-
-    torch.manual_seed(0)
-    model, data = Deeper().eval(), graph(0, 40)
-    plan, small = ExposurePlan(model), graph(1, 20)
-    run = lambda model, data: model(data.x, data.edge_index)  # noqa: E731
-    for shown, name in ((data, "last"), (small, "first"), (data, "last")):
-        assert [group.name for group in plan(shown, run).groups] == [name]
+    assert [g.name for g in found.groups] == [g.name for g in exposure.groups]
+    said = fitted.member_logits(found), fitted.member_logits(exposure)
+    torch.testing.assert_close(*said, atol=2e-5, rtol=1e-5)

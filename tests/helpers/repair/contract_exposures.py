@@ -201,9 +201,3 @@ def reordered_classes(exposure: Exposure, order: Tensor) -> Exposure:
     back = order.argsort()
     fields = ("contributions", "fixed_logits", "frozen_logits")
     return replace(exposure, **{name: getattr(exposure, name)[..., back] for name in fields})
-
-
-def in_single_precision(exposure: Exposure) -> Exposure:
-    """The same model with its own numbers rounded."""
-    fields = ("coefficients", "state", "messages")
-    return replace(exposure, **{name: getattr(exposure, name).float() for name in fields})

@@ -34,7 +34,7 @@ def build(exposure: Exposure, member: int) -> Literal:
     h, z = one.state[0], one.frozen_logits[0].to(one.state.dtype)
     owner = torch.repeat_interleave(one.terms_by_recipient.indptr.diff())
     row = one.rows.long()
-    h_a, z_a = one.messages[0, one.message_rows[row].long()], z[one.sources[row].long()]
+    h_a, z_a = one.messages[0, one.message_rows[row].long()], of_senders(one)[row]
     omega = one.coefficients[0]
     if one.root:
         everyone = torch.arange(one.num_recipients)
@@ -50,30 +50,32 @@ def build(exposure: Exposure, member: int) -> Literal:
     return Literal(torch.cat(features, dim=1), owner, omega, own, one.num_terms)
 
 
+def of_senders(one: Exposure) -> Tensor:
+    """z⁰ of the sender of each table row; zeros where it is of another kind than the recipients."""
+    sender, z = one.sources.long(), one.frozen_logits[0].to(one.state.dtype)
+    own = (sender < one.names.own(one.num_nodes)).unsqueeze(1)
+    return torch.where(own, z[sender.clamp(max=len(z) - 1)], torch.zeros_like(z[:1]))
+
+
 def mlp(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     hidden = (x @ p[f"{name}.0.weight"] + p[f"{name}.0.bias"]).relu()
     return hidden @ p[f"{name}.2.weight"] + p[f"{name}.2.bias"]
 
 
 def contexts(p: dict[str, Tensor], literal: Literal) -> Tensor:
-    """c_v = [h_v, z_v, p_v, m̄_v], [n, ·]."""
+    """c_v = [h_v, z_v, p_v, m̄_v], [n, ·]; p_v is zero for an empty set."""
     count = literal.own.shape[0]
     encoded = literal.omega[:, None] * mlp(p, "encoder", literal.x)
     summed = encoded.new_zeros(count, encoded.shape[1]).index_add(0, literal.owner, encoded)
     total = literal.omega.new_zeros(count).index_add(0, literal.owner, literal.omega)
-    return torch.cat([literal.own, summed / total[:, None], total[:, None]], dim=1)
+    mean = summed / torch.where(total > 0, total, 1.0)[:, None]
+    return torch.cat([literal.own, mean, total[:, None]], dim=1)
 
 
 def translated(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
-    """z⁰ + q, [n, C]."""
-    q = 4 * mlp(p, "head", contexts(p, build(exposure, member))).tanh()
-    frozen = exposure.frozen_logits[member, exposure.recipients].to(q.dtype)
-    return frozen + q - q.mean(1, keepdim=True)
-
-
-def node_translated(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
-    """z⁰ + q from [h_v, z_v] alone, [n, C]."""
-    q = 4 * mlp(p, "head", build(exposure, member).own).tanh()
+    """z⁰ + q, [n, C]; of node translation, which has no encoder, from [h_v, z_v] alone."""
+    literal = build(exposure, member)
+    q = 4 * mlp(p, "head", contexts(p, literal) if "encoder.0.weight" in p else literal.own).tanh()
     frozen = exposure.frozen_logits[member, exposure.recipients].to(q.dtype)
     return frozen + q - q.mean(1, keepdim=True)
 

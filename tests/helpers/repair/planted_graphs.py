@@ -23,9 +23,8 @@ LADDER = EvidenceLadder(hidden=16, folds=3, budget=replace(BUDGET, epochs=60, le
 def planted(told_by: str, splits: int = 1) -> tuple[Frozen, Data]:
     """A model trained on noise, and the graph as the ladder may see it.
 
-    ``told_by`` is ``features`` (x shows the class), ``labels`` (neighbours share it), ``twins``
-    (nodes with the same features share it, at random places) or ``nothing`` (the model knows the
-    class already).
+    ``told_by`` is ``features`` (x shows the class), ``labels`` (neighbours share it) or
+    ``nothing`` (the model knows the class already).
     """
     generator = torch.Generator().manual_seed(4)
     y = torch.randint(CLASSES, (NODES,), generator=generator)
@@ -48,11 +47,6 @@ def planted(told_by: str, splits: int = 1) -> tuple[Frozen, Data]:
     if told_by == "features":
         seen.x = torch.randn(NODES, 8, generator=generator)
         seen.x[torch.arange(NODES), y] += 4
-    if told_by == "twins":
-        # Twelve groups of twenty nodes, each with a random direction and a class of its own.
-        group = y * 4 + torch.randint(4, (NODES,), generator=generator)
-        seen.x = torch.randn(3 * 4, 40, generator=generator)[group]
-        seen.x += 0.1 * torch.randn(NODES, 40, generator=generator)
     return frozen, seen
 
 

@@ -1,4 +1,4 @@
-"""Weights, nested estimates, findings and checks of a ladder's tables, on planted values."""
+"""Weights, nested estimates, findings and refits of a ladder, on planted values."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import itertools
 import math
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from torch import nn
+from torch.nn.functional import cross_entropy, one_hot
 
 from gnn_repair.budget import Budget
-from gnn_repair.errors import InputError
 from gnn_repair.methods import NOTHING, UNCLEAR
-from gnn_repair.repair import CrossFitted, EvidenceLadder, NodeTranslation, RefitHead
-from gnn_repair.repair.base import fitted_of
-from gnn_repair.repair.baselines import LabelPropagation
+from gnn_repair.repair import CrossFitted, EvidenceLadder, NodeTranslation
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.ladder import ladder as module
 from gnn_repair.repair.ladder.network import FittedRungs
@@ -32,7 +28,6 @@ from gnn_repair.repair.ladder.rungs import (
     find,
     is_significant,
     likelihoods,
-    mean_gain,
     nested_mixture,
     paired_mean,
     temperature,
@@ -40,8 +35,6 @@ from gnn_repair.repair.ladder.rungs import (
 )
 from gnn_repair.repair.targets import prepare
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
-
-# Weights, nested estimates, findings and checks of a ladder's tables, on planted values.
 
 NODES, CLASSES, FOLDS = 600, 4, 5
 LABELS = torch.randint(CLASSES, (NODES,), generator=torch.Generator().manual_seed(0))
@@ -68,6 +61,13 @@ def test_weights_follow_the_accuracies():
     ratio = math.exp(float(right[1] - right[2]) / error)
     assert float(weights[1] / weights[2]) == pytest.approx(ratio)
     assert float(weights[0]) < 1e-4
+    # Who is always right is taken to be wrong about one more node.
+    told = torch.stack([one_hot(LABELS, CLASSES).double(), TOLD[1].exp()])
+    weights = weigh(told, LABELS)
+    spread = 1 / (NODES + 1) / NODES
+    assert float(weights[1]) == pytest.approx(
+        math.exp(-float(1 - right[1]) / spread**0.5), rel=1e-3
+    )
 
 
 def test_a_nested_estimate_does_not_see_the_label_it_is_asked_about():
@@ -81,26 +81,27 @@ def test_a_nested_estimate_does_not_see_the_label_it_is_asked_about():
         assert torch.equal(*scales)
 
 
-def test_temperatures():
-    generator = torch.Generator().manual_seed(9)
-    logits = torch.randn(4000, CLASSES, generator=generator, dtype=torch.float64)
-    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-    for factor in (0.4, 1.0, 3.0):
-        found = temperature(logits * factor, labels)
-        assert float(found) == pytest.approx(factor, rel=0.12)
+def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():
+    """Folds of very different sharpness, and a temperature by another method."""
+    told = (TOLD[:2] * (1.0 + DEALT).view(1, -1, 1)).log_softmax(2)
+    found = likelihoods(told, LABELS, DEALT, FOLDS)
+    for said, own in zip(told, found, strict=True):
+        for fold in (*range(FOLDS), None):
+            here, others = fold == DEALT, torch.tensor([f != fold for f in DEALT.tolist()])
 
-        def likely(scale, factor=factor):
-            told = (logits * factor / scale).log_softmax(1)
-            return float(told.gather(1, labels.unsqueeze(1)).mean())
+            def loss(inverse, said=said, others=others):
+                return float(cross_entropy(said[others] * inverse, LABELS[others]))
 
-        assert likely(found) > max(likely(found * 1.02), likely(found / 1.02))
-    # Scaling is undone before likelihoods are compared.
-    folds = torch.arange(4000) % 5
-    mine, other = likelihoods(torch.stack([logits * 3, logits]), labels, folds, 5)
-    torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+            best = minimize_scalar(loss, bounds=(0.01, 20), method="bounded").x
+            if fold is None:  # all nodes, as a ladder is served
+                assert float(temperature(said, LABELS)) == pytest.approx(1 / best, rel=1e-3)
+                continue
+            expected = -cross_entropy(said[here] * best, LABELS[here], reduction="none")
+            torch.testing.assert_close(own[here], expected, rtol=1e-3, atol=1e-3)
     sure = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
-    assert float(temperature(sure, torch.tensor([0, 1]))) == pytest.approx(math.exp(-3), rel=1e-4)
-    assert float(temperature(sure, torch.tensor([1, 0]))) == pytest.approx(math.exp(3), rel=1e-4)
+    for labels, end in (([0, 1], -3), ([1, 0], 3)):  # always right, always wrong
+        found = float(temperature(sure, torch.tensor(labels)))
+        assert found == pytest.approx(math.exp(end), rel=1e-4)
 
 
 def test_frozen_stays_unless_it_is_clearly_beaten():
@@ -134,30 +135,6 @@ def test_frozen_stays_unless_the_gain_is_sure_and_mends_something():
     assert found.weights.tolist() == [[1, 0]]
 
 
-def planted_decision(extra: float, seed: int) -> tuple[bool, float]:
-    """Whether four rungs that know a little more than Frozen are used, and what they gain."""
-    generator = torch.Generator().manual_seed(seed)
-    size, place = (NODES, CLASSES), torch.arange(NODES)
-    frozen, more = (torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(2))
-    frozen[place, LABELS] += 2
-    more[place, LABELS] += extra
-    rungs = [
-        2 * frozen + 0.5 * more + 0.3 * torch.randn(size, generator=generator, dtype=torch.float64)
-        for _ in range(4)
-    ]
-    told = torch.stack([2 * frozen, *rungs]).log_softmax(2).unsqueeze(0)
-    found = decide(told, LABELS, DEALT.unsqueeze(0), FOLDS)
-    right = float((told[0, 0].argmax(1) == LABELS).double().mean())
-    return float(found.weights[0, 0]) == 0, 100 * (float(found.nested_accuracy[0]) - right)
-
-
-def test_gains_of_two_points_are_used_and_noise_is_not():
-    used, gains = zip(*(planted_decision(0.7, seed) for seed in range(20)), strict=True)
-    assert sum(used) >= 19
-    assert 1 < sum(gains) / 20 < 3
-    assert sum(planted_decision(0.0, seed)[0] for seed in range(40)) <= 2
-
-
 def test_nodes_outside_the_folds_do_not_count():
     some = torch.where(torch.arange(NODES) < 300, DEALT, -1).unsqueeze(0)
     told = torch.stack([TOLD[0], TOLD[1]]).unsqueeze(0)
@@ -183,50 +160,59 @@ def test_the_calibration_error_by_hand(sure, labels, expected):
     assert calibration_error(told, torch.tensor(labels)) == pytest.approx(expected)
 
 
-def test_findings_by_hand():
+def test_findings_are_means_over_members_that_have_such_nodes():
+    """Gains paired by node, with standard errors that more members make no smaller.
+
+    Member 1 knows few labels, none of them 0.
+    """
     names = ["frozen", "messages", "labels", "smoothed"]
     told = torch.stack([TOLD, TOLD.flip(0)])
     labels = LABELS.expand(2, -1).clone()
     labels[1, 100:] = -1
+    labels[1][LABELS == 0] = -1
     folds = torch.where(labels >= 0, DEALT, -1)
     found = find(names, told, labels, folds, classes=CLASSES, stays=False)
-    every = []
+    order, every = [*names, "together"], []
     for s in range(2):
         seen = labels[s] >= 0
-        rungs = told[s][1:3][:, seen]
-        together = nested_mixture(rungs, LABELS[seen], DEALT[seen], FOLDS)
-        every.append(torch.cat([told[s][:, seen], together.unsqueeze(0)]))
-    order = [*names, "together"]
+        own, cut, said = LABELS[seen], DEALT[seen], told[s][:, seen]
+        together = nested_mixture(said[1:3], own, cut, FOLDS)
+        said = torch.cat([said, together.unsqueeze(0)])
+        every.append((own, (said.argmax(2) == own).double(), likelihoods(said, own, cut, FOLDS)))
+    assert {row.label for row in found.rows} == {None, *range(CLASSES)}
     for row in found.rows:
-        gains, over = [], []
-        for s, values in enumerate(every):
-            own = labels[s][labels[s] >= 0]
+        gains, likely, over, counts = [], [], [], []
+        for own, right, said in every:
             kept = own >= 0 if row.label is None else own == row.label
-            right = (values.argmax(2) == own)[:, kept].double().mean(1)
-            mine, other = (right[order.index(name)] for name in (row.rung, row.above))
-            gains.append(float(mine - other))
-            over.append(float(mine - right[0]))
-        assert row.gain == pytest.approx(50 * sum(gains))
-        assert row.over_frozen == pytest.approx(50 * sum(over))
+            mine, other = order.index(row.rung), order.index(row.above)
+            if kept.any():
+                gains.append(paired_mean((right[mine] - right[other])[kept]))
+                likely.append(paired_mean((said[mine] - said[other])[kept]))
+                over.append(float((right[mine] - right[0])[kept].mean()))
+                counts.append(int(kept.sum()))
+        count = len(counts)
+        mean, error = (sum(column) / count for column in zip(*gains, strict=True))
+        spread = torch.tensor([gain for gain, _ in gains]).std() if count > 1 else 0.0
+        nats, nats_error = (sum(column) / count for column in zip(*likely, strict=True))
+        assert (row.gain, row.error) == pytest.approx((100 * mean, 100 * error))
+        assert row.deviation == pytest.approx(100 * float(spread), rel=1e-5)
+        assert (row.nats, row.nats_error) == pytest.approx((nats, nats_error))
+        assert row.over_frozen == pytest.approx(100 * sum(over) / count)
+        assert row.nodes == sum(counts) / count
     assert [row.above for row in found.overall()] == ["frozen", "messages", "together"]
     alone = find(["frozen", "labels"], told[:, :2], labels, folds, classes=2, stays=True)
     assert alone.of("labels").above == "frozen" and alone.advice() == (NOTHING,)
 
 
-def test_a_finding_counts_the_nodes_of_members_that_have_some():
-    names, labels = ["frozen", "messages", "labels", "smoothed"], LABELS.expand(2, -1).clone()
-    labels[1][LABELS == 0] = -1
-    folds = torch.where(labels >= 0, DEALT, -1)
-    rows = find(names, torch.stack([TOLD, TOLD]), labels, folds, classes=CLASSES, stays=False).rows
-    for label in range(CLASSES):
-        assert {row.nodes for row in rows if row.label == label} == {float((label == LABELS).sum())}
-
-
-def test_a_clear_rival_overrules_a_finding():
+def test_a_clear_rival_overrules_a_finding_and_a_better_one_by_chance_does_not():
     names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
-    for rival, overruled in ((teller(3.0, 5), True), (TOLD[2], False)):
-        told = torch.stack([TOLD[0], rival, TOLD[1]]).unsqueeze(0)
-        row = find(names, told, labels, folds, classes=CLASSES, stays=False).of("features")
+    right = (TOLD[1:3].argmax(2) == LABELS).sum(1)
+    better, own = TOLD[1:3][right.argsort(descending=True)]
+    for rival, overruled in ((teller(3.0, 5), True), (better, False)):
+        told = torch.stack([TOLD[0], rival, own]).unsqueeze(0)
+        found = find(names, told, labels, folds, classes=CLASSES, stays=False)
+        row = found.of("features")
+        assert found.of("messages").over_frozen > row.over_frozen
         assert row.clear and row.gain > 0 and row.overruled is overruled
         assert ("graph hurts" in row.advice) is not overruled
 
@@ -252,306 +238,6 @@ def test_a_finding_needs_two_standard_errors_of_both_measures(gain, nats, clear)
     assert replace(rows, stays=True).advice() == (NOTHING,)
 
 
-def tables():
-    """A sound set of a ladder's constants: two members, six nodes, three classes."""
-    labels = torch.tensor([[0, 1, 2, -1, -1, 0], [2, -1, 1, 0, -1, -1]])
-    folds = torch.where(labels >= 0, torch.tensor([0, 1, 0, 1, 0, 1]), -1)
-    return {
-        "weights": torch.tensor([[0.0, 0.75, 0.25], [1.0, 0.0, 0.0]], dtype=torch.float64),
-        "signature": torch.zeros(2, 6),
-        "log_probs": torch.zeros(2, 2, 6, 3),
-        "out_of_fold": torch.zeros(2, 3, 6, 3),
-        "folds": folds,
-        "labels": labels,
-        "count": torch.tensor([4, 3]),
-        "refitted": torch.tensor([1, 0]),
-        "temperature": torch.ones(2, dtype=torch.float64),
-        "nested_accuracy": torch.tensor([0.0, 1.0], dtype=torch.float64),
-    }
-
-
-def held(**changes):
-    constants = {k: v for k, v in {**tables(), **changes}.items() if v is not None}
-    return SimpleNamespace(
-        constants=constants, candidates=("frozen", "messages", "labels"), num_classes=3,
-        num_members=2, temperature=constants.get("temperature"),
-        weights=constants.get("weights"), nested=constants.get("nested_accuracy"),
-        repair=SimpleNamespace(folds=2),
-    )  # fmt: skip
-
-
-def at(name, place, value):
-    changed = tables()[name].clone()
-    changed[place] = value
-    return {name: changed}
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (at("weights", (1, 0), 1.0 + 2e-9), "sum to 1"),
-        (at("weights", 1, torch.tensor([1.5, -0.5, 0.0])), "sum to 1"),
-        ({"weights": tables()["weights"][:, :2]}, "weights stand for 2 candidates, not 3"),
-        (at("temperature", 1, 0.0), "a temperature must be positive"),
-        (at("folds", (1, 0), 2), "folds must lie in -1..1"),
-        (at("folds", (1, 0), -2), "folds must lie in -1..1"),
-        (at("labels", (1, 0), 3), "labels must lie in -1..2"),
-        (at("count", 1, -1), "count must lie in 0.."),
-        (at("refitted", 1, 2), "refitted must lie in 0..1"),
-        (at("nested_accuracy", 1, 1.01), "nested_accuracy must lie in 0..1"),
-        (at("nested_accuracy", 1, -0.01), "nested_accuracy must lie in 0..1"),
-        (at("labels", (1, 1), 0), "folds and labels are of other nodes"),
-        ({"labels": torch.full((2, 6), -1), "folds": torch.full((2, 6), -1)}, "of other nodes"),
-    ],
-)
-def test_what_no_ladder_could_hold_is_refused(change, words):
-    with pytest.raises(InputError, match=words):
-        EvidenceLadder(folds=2).check_constants(held(**change))
-
-
-# Figures that the ladder's records are made of, and choices of its controls, on planted values.
-
-"""By method: reads the message set, in batches, from the paper, trained, run by default."""
-
-
-def test_a_fitted_head_needs_positive_scales():
-    data, exposure = toy_graph(), toy_exposure("gcn")
-    masks = data.train_mask[:, :2], data.val_mask[:, :2]
-    fitted = RefitHead(budget=Budget(2, None, 0.01, 0.0)).fit(exposure, data.y, *masks)
-    header, tensors = fitted.header(), fitted.tensors()
-    scale = tensors["constants/scale"].clone()
-    scale[0, ..., 0] = 0.0
-    with pytest.raises(InputError, match="scale"):
-        fitted_of(header, {**tensors, "constants/scale": scale})
-
-
-def test_copies_that_diverge_are_told():
-    data, exposure = toy_graph(), toy_exposure("gcn")
-    budget = Budget(4, None, 1e308, 0.0)
-    folded = CrossFitted(NodeTranslation(budget=budget, hidden=3), folds=2)
-    masks = data.train_mask[:, :2], data.val_mask[:, :2]
-    with pytest.warns(UserWarning, match="Node translation of member 0 diverged"):
-        folded.fit(exposure, data.y, *masks, device="cpu")
-
-
-@pytest.fixture
-def described():
-    from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
-
-    data = toy_graph()
-    repair = NodeTranslation(budget=Budget(2, None, 0.01, 0.0), hidden=3)
-    masks = data.train_mask[:, :2], data.val_mask[:, :2]
-    fitted = repair.fit(toy_exposure("gcn"), data.y, *masks, device="cpu")
-    return fitted.header(), fitted.tensors()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda header, tensors: tensors.update(best_epoch=tensors["best_epoch"] + 9),
-        lambda header, tensors: tensors.update(diverged=tensors["diverged"].long()),
-        lambda header, tensors: header["settings"].update(hidden="3"),
-        lambda header, tensors: header["settings"].update(dropout=None),
-        lambda header, tensors: header.update(width="7"),
-    ],
-)
-def test_inconsistent_descriptions_are_refused(described, damage):
-    header, tensors = described
-    header = {**header, "settings": {**header["settings"]}}
-    assert fitted_of(header, tensors).num_members == 2
-    damage(header, tensors)
-    with pytest.raises(InputError):
-        fitted_of(header, tensors)
-
-
-# Controls, kept predictions and likeness by hand: each clause alone, each constant named.
-
-NODES_KEPT, CLASSES_KEPT = 5, 3
-
-
-def kept(**changes):
-    constants = {
-        "signature": torch.zeros(2, NODES_KEPT),
-        "log_probs": torch.zeros(2, NODES_KEPT, CLASSES_KEPT),
-        "single": torch.tensor([[[0, 1, 2, 0, 1]], [[2, 2, 2, 0, 0]]]),
-        **changes,
-    }
-    constants = {name: value for name, value in constants.items() if value is not None}
-    return SimpleNamespace(
-        constants=constants, num_classes=CLASSES_KEPT, num_members=2, single=constants.get("single")
-    )
-
-
-def test_a_kept_prediction_is_checked_clause_by_clause():
-    LabelPropagation().check_constants(kept())
-    LabelPropagation().check_constants(kept(single=None))
-    one_off = kept().single.clone()
-    one_off[1, 0, 3] = 3
-    below = kept().single.clone()
-    below[0, 0, 0] = -1
-    for changes, words in [
-        ({"signature": torch.zeros(2, NODES_KEPT, dtype=torch.float64)}, "signature has shape"),
-        (
-            {"log_probs": torch.zeros(2, NODES_KEPT, CLASSES_KEPT + 1)},
-            r"log_probs has shape \(5, 4\)",
-        ),
-        (
-            {"log_probs": torch.zeros(2, NODES_KEPT + 1, CLASSES_KEPT)},
-            r"log_probs has shape \(6, 3\)",
-        ),
-        ({"log_probs": None}, "lacks log_probs"),
-        ({"single": torch.zeros(2, 1, NODES_KEPT)}, "single has shape"),
-        ({"single": torch.zeros(2, 1, NODES_KEPT + 1, dtype=torch.long)}, "single has shape"),
-        ({"single": one_off}, r"single must lie in 0..2"),
-        ({"single": below}, r"single must lie in 0..2"),
-        ({"more": torch.zeros(2)}, "has no constant 'more'"),
-    ]:
-        with pytest.raises(InputError, match=words):
-            LabelPropagation().check_constants(kept(**changes))
-
-
-# The evidence a ladder gathers, and what it makes of its copies, by hand and from both sides.
-
-FOLDS_PLANTED, CLASSES_PLANTED = 3, 3
-MASKS = toy_graph().train_mask[:, :2], toy_graph().val_mask[:, :2]
-
-
-def told(classes: torch.Tensor, sure: float) -> torch.Tensor:
-    """Log-probabilities of ``sure`` for these classes [..., n]."""
-    one = torch.nn.functional.one_hot(classes, CLASSES_PLANTED).double()
-    return (one * sure + (1 - one) * (1 - sure) / (CLASSES_PLANTED - 1)).log().float()
-
-
-@pytest.fixture
-def plant(monkeypatch):
-    """Fit two members whose copies know each label that they may learn from, and no other.
-
-    About their own fold the copies of "labels" give it 0.4, fitted again with fewer labels
-    ``fewer``; "messages" gives it 0.3. Fitted on all labels, a copy says class 2 everywhere.
-    """
-
-    def fitted(fewer: float):
-        graph, calls = toy_graph(), []
-
-        def climb(rungs, sources, roles, labels, training, epochs=None, on_progress=None):
-            calls.append((list(rungs), roles, epochs))
-            members, copies = len(sources.frozen), roles.copies
-            known = told(labels, 0.98).expand(len(rungs), members, copies, -1, -1)
-            first = epochs is None
-            each = [0.4 if first else fewer] if rungs[0] == "labels" else [0.3, 0.4]
-            unsure = torch.stack([told(labels, share) for share in each])[:, None, None]
-            judged = roles.judged.view(1, members, copies, -1, 1)
-            said = torch.where(judged, unsure, known)
-            if not first:
-                said[:, :, FOLDS_PLANTED:] = told(torch.full_like(labels, 2), 0.9)
-            epochs = torch.tensor([5, 1, 3]).repeat(copies // FOLDS_PLANTED).expand(said.shape[:3])
-            gone = torch.zeros_like(epochs, dtype=torch.bool)
-            return FittedRungs(tuple(rungs), said, epochs, epochs, gone, {}, 0)
-
-        monkeypatch.setattr(module, "climb", climb)
-        monkeypatch.setattr(EvidenceLadder, "fitted", lambda self, **values: values["constants"])
-        ladder = EvidenceLadder(rungs=("messages", "labels"), folds=FOLDS_PLANTED)
-        exposure = toy_exposure("gcn")
-        return ladder.fit(exposure, graph.y, *MASKS, data=graph, device="cpu"), calls
-
-    return fitted
-
-
-def test_out_of_fold_speaks_only_who_did_not_learn_from_a_node(plant):
-    constants, calls = plant(fewer=0.4)
-    y, val = toy_graph().y, MASKS[1].t()
-    expected = deal_folds(val, y, FOLDS_PLANTED, 0, even=False)
-    assert torch.equal(constants["folds"], expected)
-    assert not torch.equal(expected, deal_folds(val, y, FOLDS_PLANTED, 0, even=True))
-    for place, share in ((1, 0.3), (2, 0.4)):
-        found = constants["out_of_fold"][:, place]
-        torch.testing.assert_close(found[val], told(y.expand(2, -1), share)[val])
-    assert calls[0][1].copies == module.TWINS * FOLDS_PLANTED
-
-
-@pytest.mark.parametrize("fewer", [0.36, 0.4, 0.44])
-def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(plant, fewer):
-    constants, (_, (rungs, roles, epochs)) = plant(fewer)
-    helps = fewer < 0.4
-    assert constants["refitted"].tolist() == [helps] * 2 and rungs == ["labels"]
-    everywhere = told(torch.full((30,), 2), 0.9).expand(2, -1, -1)
-    alike = [torch.allclose(constants["log_probs"][:, r], everywhere, atol=1e-5) for r in range(2)]
-    assert alike == [False, helps]
-    # Copies with one fold less keep their own epoch, those on all labels the usual one.
-    assert epochs.tolist() == [[[5, 1, 3, 3, 3, 3]] * 2]
-    train, val = (mask.t() for mask in MASKS)
-    learned = (roles.weights > 0).unflatten(0, (2, -1))
-    distance = (
-        constants["folds"].unsqueeze(1) - torch.arange(FOLDS_PLANTED).view(1, -1, 1)
-    ) % FOLDS_PLANTED
-    left = val.unsqueeze(1) & (distance == 2)
-    assert torch.equal(learned[:, :FOLDS_PLANTED], left | train.unsqueeze(1))
-    assert torch.equal(
-        learned[:, FOLDS_PLANTED:], (train | val).unsqueeze(1).expand(-1, FOLDS_PLANTED, -1)
-    )
-
-
-def test_likelihoods_are_at_the_temperature_that_the_other_folds_ask_for():
-    """Folds of very different sharpness, and a temperature by another method."""
-    told = (TOLD[:2] * (1.0 + DEALT).view(1, -1, 1)).log_softmax(2)
-    found = likelihoods(told, LABELS, DEALT, FOLDS)
-    for said, own in zip(told, found, strict=True):
-        for fold in range(FOLDS):
-            here, others = fold == DEALT, fold != DEALT
-
-            def loss(inverse, said=said, others=others):
-                return float(nn.functional.cross_entropy(said[others] * inverse, LABELS[others]))
-
-            best = minimize_scalar(loss, bounds=(0.01, 20), method="bounded").x
-            expected = -nn.functional.cross_entropy(
-                said[here] * best, LABELS[here], reduction="none"
-            )
-            torch.testing.assert_close(own[here], expected, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_no_label_of_a_fold_has_a_part_in_its_held_out_smoothing(seed):
-    """Neither among the spread labels nor in the weights of the candidates that are mixed."""
-    data, exposure = toy_graph(), toy_exposure("gcn")
-    draw = torch.Generator().manual_seed(seed)
-    every = torch.randn(3, 2, FOLDS_PLANTED, 30, CLASSES_PLANTED, generator=draw).log_softmax(4)
-    folds = deal_folds(MASKS[1].t(), data.y, FOLDS_PLANTED, 0, even=False)
-    held = torch.cat([every[:1, :, 0], every[:, :, 0]]).transpose(0, 1).double()
-
-    def smoothed(y):
-        task = prepare(exposure, y, *MASKS, data=data, device="cpu")
-        return module._smoothed(task, every, folds, held, held[:, 1:], FOLDS_PLANTED)[0]
-
-    usual = smoothed(data.y)
-    for s, fold in itertools.product(range(2), range(FOLDS_PLANTED)):
-        own = folds[s] == fold
-        found = smoothed(torch.where(own, (data.y + 1) % CLASSES_PLANTED, data.y))
-        assert torch.equal(found[s, own], usual[s, own])
-        assert not torch.equal(found[s], usual[s])
-
-
-def test_averaging_members_makes_no_standard_error_smaller():
-    """Members share their nodes; a member without a judged node has no part."""
-    draw = torch.Generator().manual_seed(3)
-    gains = torch.randint(-1, 2, (4, 50), generator=draw).double()
-    judged = torch.rand(4, 50, generator=draw) < torch.tensor([[0.9], [0.3], [0.0], [0.6]])
-    each = [paired_mean(own[kept]) for own, kept in zip(gains, judged, strict=True) if kept.any()]
-    means, errors = torch.tensor(each, dtype=torch.float64).t()
-    expected = float(means.mean()), float(errors.mean()), float(means.std())
-    assert mean_gain(gains, judged) == pytest.approx(expected)
-
-
-def test_a_rival_that_is_better_by_chance_overrules_nothing():
-    names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
-    right = (TOLD[1:3].argmax(2) == LABELS).sum(1)
-    rival, own = TOLD[1:3][right.argsort(descending=True)]
-    told = torch.stack([TOLD[0], rival, own]).unsqueeze(0)
-    found = find(names, told, labels, folds, classes=CLASSES, stays=False)
-    row = found.of("features")
-    assert found.of("messages").over_frozen > row.over_frozen and row.clear and not row.overruled
-    assert "graph hurts" in row.advice
-
-
 def test_advice_comes_by_what_each_kind_of_evidence_adds():
     """Over what it is compared with, not over Frozen, where later rungs have more behind them."""
     gains = {"messages": (3.0, 3.0), "labels": (5.0, 8.0), "smoothed": (4.0, 12.0)}
@@ -561,3 +247,128 @@ def test_advice_comes_by_what_each_kind_of_evidence_adds():
     found = Findings(tuple(rows)).advice()
     sizes = [float(re.search(r"worth ([\d.]+) points", line)[1]) for line in found]
     assert sizes == [5.0, 4.0, 3.0]
+
+
+def test_copies_that_diverge_are_told_by_member():
+    data, exposure = toy_graph(), toy_exposure("gcn")
+    folded = CrossFitted(NodeTranslation(budget=Budget(4, None, 1e308, 0.0), hidden=3), folds=2)
+    with pytest.warns(UserWarning, match="diverged") as caught:
+        folded.fit(exposure, data.y, data.train_mask, data.val_mask, device="cpu")
+    said = [re.findall(r"member \d", str(warning.message))[0] for warning in caught]
+    assert said == ["member 0", "member 0", "member 1", "member 1"]
+
+
+# The evidence a ladder gathers, and what it makes of its copies, on planted copies.
+
+KINDS, COPIED, SEED = 3, 3, 4
+"""Classes and folds of what is planted."""
+GRAPH = toy_graph()
+TRAIN, VAL = GRAPH.train_mask.t(), GRAPH.val_mask.t()
+MASKS = GRAPH.train_mask, GRAPH.val_mask
+SHARES = torch.tensor([[0.3, 0.4], [0.4, 0.3]], dtype=torch.float64)
+"""By rung and member: what copies give the label of a node that they did not learn from.
+
+Of three classes 0.4 is right and 0.3 wrong: "labels" is best for member 0, "messages" for 1.
+"""
+
+
+def told(classes: torch.Tensor, sure: float | torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of ``sure`` for these classes [..., n]."""
+    one = one_hot(classes, KINDS).double()
+    return (one * sure + (1 - one) * (1 - sure) / (KINDS - 1)).log().float()
+
+
+def fitted_again(fewer: float, monkeypatch):
+    """Fit two members whose copies know each label that they may learn from, and no other.
+
+    Fitted with fewer labels a member's best rung gives ``fewer`` instead of 0.4; fitted on all of
+    them, copies say one class everywhere, 1 or 2 by rung. One copy of member 0 has diverged.
+    """
+    calls = []
+
+    def climb(rungs, sources, roles, labels, training, epochs=None, on_progress=None):
+        calls.append((list(rungs), roles, epochs))
+        shares = SHARES if epochs is None else SHARES.where(SHARES < 0.4, fewer)
+        judged = roles.judged.view(1, 2, roles.copies, -1, 1)
+        said = torch.where(judged, told(labels, shares[:, :, None, None, None]), told(labels, 0.98))
+        if epochs is not None:
+            for r in range(2):
+                said[r, :, COPIED:] = told(torch.full_like(labels, 1 + r), 0.9)
+        epochs = torch.tensor([5, 1, 3]).repeat(roles.copies // COPIED).expand(said.shape[:3])
+        gone = torch.zeros_like(epochs, dtype=torch.bool)
+        gone[1, 0, 2] = True
+        return FittedRungs(tuple(rungs), said, epochs, epochs + 2, gone, {}, 0)
+
+    monkeypatch.setattr(module, "climb", climb)
+    monkeypatch.setattr(EvidenceLadder, "fitted", lambda self, **values: values)
+    ladder = EvidenceLadder(rungs=("messages", "labels"), folds=COPIED, seed=SEED)
+    return ladder.fit(toy_exposure("gcn"), GRAPH.y, *MASKS, data=GRAPH, device="cpu"), calls
+
+
+def test_out_of_fold_speaks_only_who_did_not_learn_from_a_node(monkeypatch):
+    values, calls = fitted_again(0.4, monkeypatch)
+    constants = values["constants"]
+    expected = deal_folds(VAL, GRAPH.y, COPIED, SEED, even=False)
+    assert torch.equal(constants["folds"], expected)
+    assert not torch.equal(expected, deal_folds(VAL, GRAPH.y, COPIED, SEED, even=True))
+    found = constants["out_of_fold"][:, 1:].transpose(0, 1)
+    wanted = told(GRAPH.y, SHARES[:, :, None, None])
+    torch.testing.assert_close(found[:, VAL], wanted[:, VAL])
+    assert calls[0][1].copies == module.TWINS * COPIED
+    # Epochs are the middle copy's; a member diverged where any of its copies did.
+    best = constants["weights"].argmax(1)
+    assert best.tolist() == [2, 1]
+    assert [values[n].tolist() for n in ("best_epoch", "epochs_run")] == [[3, 3], [5, 5]]
+    assert values["diverged"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("fewer", [0.36, 0.4, 0.44])
+def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(fewer, monkeypatch):
+    values, (_, (rungs, roles, epochs)) = fitted_again(fewer, monkeypatch)
+    helps, constants = fewer < 0.4, values["constants"]
+    assert constants["refitted"].tolist() == [helps] * 2 and rungs == ["messages", "labels"]
+    for s, r in itertools.product(range(2), range(2)):
+        everywhere = told(torch.full((30,), 1 + r), 0.9)
+        alike = torch.allclose(constants["log_probs"][s, r], everywhere, atol=1e-5)
+        assert alike == (helps and r != s)
+    # Copies with one fold less keep their own epoch, those on all labels the usual one.
+    assert epochs.tolist() == [[[5, 1, 3, 3, 3, 3]] * 2] * 2
+    learned = (roles.weights > 0).unflatten(0, (2, -1))
+    own = torch.arange(COPIED).view(1, -1, 1)
+    left = VAL.unsqueeze(1) & ((constants["folds"].unsqueeze(1) - own) % COPIED == 2)
+    assert torch.equal(learned[:, :COPIED], left | TRAIN.unsqueeze(1))
+    assert torch.equal(learned[:, COPIED:], (TRAIN | VAL).unsqueeze(1).expand(-1, COPIED, -1))
+
+
+def test_smoothing_spreads_known_labels_and_held_out_none_of_a_fold():
+    """Nor does a fold's label have a part in the weights of the candidates that are mixed."""
+    exposure, draw = toy_exposure("gcn"), torch.Generator().manual_seed(0)
+    every = torch.randn(3, 2, COPIED, 30, KINDS, generator=draw).log_softmax(4)
+    folds = deal_folds(VAL, GRAPH.y, COPIED, 0, even=False)
+    held = torch.cat([every[:1, :, 0], every[:, :, 0]]).transpose(0, 1).double()
+
+    def smoothed(y):
+        task = prepare(exposure, y, *MASKS, data=GRAPH, device="cpu")
+        return module._smoothed(task, every, folds, held, held[:, 1:], COPIED)
+
+    usual, everywhere = smoothed(GRAPH.y)
+    for s, fold in itertools.product(range(2), range(COPIED)):
+        own = folds[s] == fold
+        found = smoothed(torch.where(own, (GRAPH.y + 1) % KINDS, GRAPH.y))[0]
+        assert torch.equal(found[s, own], usual[s, own])
+        assert not torch.equal(found[s], usual[s])
+    # Served, all labels are spread: half from neighbours, ten times.
+    source, recipient = GRAPH.edge_index[:, GRAPH.edge_index[0] != GRAPH.edge_index[1]]
+    links = torch.zeros(30, 30, dtype=torch.float64)
+    links[recipient, source] = 1
+    scale = links.sum(1).clamp(min=1).rsqrt()
+    for s in range(2):
+        weights = weigh(held[s, 1:, VAL[s]], GRAPH.y[VAL[s]])
+        mixed = torch.einsum("r,rnc->nc", weights, held[s, 1:]).softmax(1)
+        known = (TRAIN | VAL)[s].unsqueeze(1)
+        start = torch.where(known, one_hot(GRAPH.y, KINDS).double(), mixed)
+        scores = start
+        for _ in range(10):
+            scores = (scale[:, None] * links * scale) @ scores / 2 + start / 2
+        expected = scores.clamp(1e-12, 1).log().log_softmax(1)
+        torch.testing.assert_close(everywhere[s], expected, rtol=1e-5, atol=1e-5)
