@@ -398,68 +398,6 @@ def test_only_the_model_that_was_exposed_is_bound(name: str, by: float) -> None:
         exposure.bind(model, data)
 
 
-@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf, 1.0, -1.0, 1e-6, -1e-6])
-@pytest.mark.parametrize("node", [0, 13, 23])
-def test_one_wrong_number_of_what_is_expected_is_found(wrong: float, node: int) -> None:
-    model, data = plain()
-    logits = model(data.x, data.edge_index).detach()
-    assert expose(model, data, expected=logits).num_nodes == len(logits)
-    for place in range(4):
-        told = logits.clone()
-        told[node, place] += wrong
-        with pytest.raises(InputError, match=rf"at 1 of 24 nodes \(the first is node {node}\)"):
-            expose(model, data, expected=told)
-
-
-# What Python reads --------------------------------------------------------------------------------
-
-READS: dict[str, Callable[[Tensor], Any]] = {
-    "a comparison": lambda h: bool(h.max() > 1),
-    "if": lambda h: 2.0 if (h > 50).any() else 1.0,
-    "all": lambda h: (h > -50).all().item(),
-    "a number": lambda h: h.mean().item(),
-    "float": lambda h: float(h[0, 0]),
-    "equal": lambda h: torch.equal(h, -h),
-    "close": lambda h: torch.allclose(h, -h),
-    "truth of one": lambda h: torch.is_nonzero(h[3, 2]),
-}
-COUNTS: dict[str, Callable[[Tensor], Any]] = {
-    "the number of nodes": len,
-    "a size": lambda h: h.shape[0] / 10,
-    "whether any is missing": lambda h: bool(torch.isnan(h).any()),
-}
-
-
-class Reader(nn.Module):
-    """Python reads numbers of nodes before their messages are sent, or beside them."""
-
-    def __init__(self, read: Callable[[Tensor], Any], before: bool) -> None:
-        super().__init__()
-        self.enter, self.conv, self.read, self.before = (
-            nn.Linear(5, 6),
-            SAGEConv(6, 4),
-            read,
-            before,
-        )
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        h = self.enter(x)
-        factor = 1.0 + float(self.read(h))
-        return (
-            self.conv(h * factor, edge_index) if self.before else self.conv(h, edge_index) * factor
-        )
-
-
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("name", [*READS, *COUNTS])
-def test_what_python_reads_of_nodes_is_held_by_name(name: str, before: bool) -> None:
-    torch.manual_seed(0)
-    data = graph()
-    model = Reader({**READS, **COUNTS}[name], before).double()
-    exposure = expose(model, type(data)(x=data.x, edge_index=data.edge_index))
-    assert ["Reader" in part.title for part in exposure.held] == [True] * (name in READS)
-
-
 # One weight per sender ----------------------------------------------------------------------------
 
 
