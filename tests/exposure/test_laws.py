@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch_geometric.nn import GraphConv, SAGEConv
 
 import gnn_repair as gr
-from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, calling, expose
 from gnn_repair.exposure.parts import focus as focus_on
 from gnn_repair.exposure.value import HeldPart
@@ -25,6 +24,7 @@ from tests.helpers.models.convolutions import CASES, Net, graph
 from tests.helpers.models.gallery import exposed
 from tests.helpers.models.gallery_judge import drawn
 from tests.helpers.models.planted import MEMBERS, NODES, pieces
+from tests.helpers.refusals import refused
 from tests.helpers.repair.toy_exposures import toy_exposure
 
 HEADS = (
@@ -333,7 +333,9 @@ def test_joined_parts_are_the_parts(parts: int) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("order", [*permutations([1e-9, 3e-7, None])])
+@pytest.mark.parametrize(
+    "order", [(1e-9, 3e-7, None), (3e-7, None, 1e-9), (None, 1e-9, 3e-7), (None, 3e-7, 1e-9)]
+)
 def test_several_are_as_exact_as_the_worst_of_them(order: tuple[float | None, ...]) -> None:
     parts = [replace(sampled(), residual=residual) for residual in order]
     assert Exposure.concatenate(parts).residual == 3e-7
@@ -357,7 +359,7 @@ def test_several_are_as_exact_as_the_worst_of_them(order: tuple[float | None, ..
 )  # fmt: skip
 def test_parts_that_differ_are_not_joined(changes: dict[str, Any]) -> None:
     for parts in permutations([sampled(), replace(sampled(), **changes)]):
-        with pytest.raises(InputError, match="join exposures of one model"):
+        with refused("part 1", "one model"):
             Exposure.concatenate(parts)
 
 
@@ -383,19 +385,19 @@ def plain() -> tuple[nn.Module, Any]:
     return Plain().double().eval(), type(data)(x=data.x, edge_index=data.edge_index)
 
 
-FLOATING = [name for name, value in Plain().state_dict().items() if value.is_floating_point()]
+@cache
+def unbound() -> Exposure:
+    return replace(expose(*plain()), replay=None)
 
 
-@pytest.mark.parametrize("by", [0.5, -0.5, 1e-6, -1e-6])
-@pytest.mark.parametrize("name", FLOATING)
+@pytest.mark.parametrize("by", [0.5, -1e-6])
+@pytest.mark.parametrize("name", [n for n in Plain().state_dict() if "num_batches" not in n])
 def test_only_the_model_that_was_exposed_is_bound(name: str, by: float) -> None:
     model, data = plain()
-    exposure = replace(expose(model, data), replay=None)
-    assert exposure.bind(model, data).replay is not None
     tensor = model.state_dict()[name]
     tensor += by * (1 + tensor.abs().max() if name.endswith("var") else 1)
-    with pytest.raises(InputError, match="logits are not those of the exposure"):
-        exposure.bind(model, data)
+    with refused("logits", "parameters"):
+        unbound().bind(model, data)
 
 
 # One weight per sender ----------------------------------------------------------------------------
@@ -448,7 +450,7 @@ def test_a_shared_weight_counts_in_every_group_by_the_factor_of_its_member() -> 
     "exposure", [lambda: two_sums(torch.arange(NODES).flip(0)), lambda: two_sums(apart=1e-6)]
 )
 def test_other_senders_or_other_shares_are_not_tied(exposure: Callable[[], Exposure]) -> None:
-    with pytest.raises(InputError, match="no two groups"):
+    with refused("groups", "senders"):
         exposure().tied()
 
 
@@ -466,7 +468,7 @@ def test_a_row_for_each_node_of_the_graph_is_asked_for() -> None:
     exposure, largest = sampled(), 99
     values = torch.arange(largest + 1.0)
     assert exposure.local(values).tolist() == exposure.n_id.tolist()
-    with pytest.raises(InputError, match=f"node {largest} is in the exposure"):
+    with refused(f"node {largest}", "each node"):
         exposure.local(values[:-1])
 
 
@@ -480,7 +482,7 @@ def test_a_twin_that_sends_in_the_place_of_another_is_another_graph() -> None:
     other.edge_index = data.edge_index.clone()
     other.edge_index[0, -1] = 7
     assert exposure.bind(model, data).replay is not None
-    with pytest.raises(InputError, match="sends other messages"):
+    with refused("other messages", "data"):
         exposure.bind(model, other)
 
 

@@ -131,22 +131,15 @@ def test_beside_a_convolution_both_are_mixtures():
     assert not exposure.held
 
 
-def test_on_large_graphs_it_is_held_by_name(monkeypatch):
-    monkeypatch.setattr(analysis, "LINEAR_ATTENTION", NODES**2 - 1)
-    exposure = gr.expose(Attention(ALONE["plain"], beside=True), graph())
+@pytest.mark.parametrize("large", [False, True])
+def test_where_it_is_too_large_or_cannot_be_followed_it_is_held_by_name(large, monkeypatch):
+    """Running sums of nodes have no head; the convolution beside them does."""
+    form = ALONE["plain"] if large else lambda q, k, v: ALONE["plain"](q, k, v).cumsum(0)
+    model = Attention(form, beside=True)
+    monkeypatch.setattr(analysis, "LINEAR_ATTENTION", NODES**2 - large)
+    exposure = gr.expose(model, graph())
     assert [group.name for group in exposure.groups] == ["conv"]
-    assert any("mm" in part.operations for part in exposure.held if part.beside)
-
-
-def test_what_cannot_be_followed_behind_it_leaves_it_held():
-    """A sort of channels by their sums has no head; the convolution beside it does."""
-
-    def ranked(q, k, v):
-        return ALONE["plain"](q, k, v).cumsum(0)
-
-    exposure = gr.expose(Attention(ranked, beside=True), graph())
-    assert [group.name for group in exposure.groups] == ["conv"]
-    assert any(part.beside for part in exposure.held)
+    assert any(part.beside and "mm" in part.operations for part in exposure.held)
 
 
 class Pyg(nn.Module):
