@@ -18,6 +18,7 @@ from torch_geometric.nn import GraphConv, SAGEConv
 import gnn_repair as gr
 from gnn_repair.exposure import Exposure, calling, expose
 from gnn_repair.exposure.parts import focus as focus_on
+from gnn_repair.exposure.parts import sends_to_itself
 from gnn_repair.exposure.value import HeldPart
 from tests.helpers.models import link_models, pool_models, typed_models
 from tests.helpers.models.convolutions import CASES, Net, graph
@@ -246,8 +247,10 @@ def test_a_part_says_of_its_recipients_what_the_whole_says(name: str) -> None:
         assert focus.terms.tolist() == rows
         assert focus.nodes[focus.exposure.recipients].tolist() == chosen or exposure.names.typed
         torch.testing.assert_close(focus.exposure.logits(own), told, rtol=1e-12, atol=1e-12)
+        nodes = [-1, *focus.nodes.tolist()]
         for mine, whole in zip(terms_of(focus.exposure), terms_of(part), strict=True):
-            assert all(map(torch.equal, mine[3:], whole[3:]))
+            sender = nodes[mine[2] + 1] if sends_to_itself(exposure) else mine[2]
+            assert sender == whole[2] and all(map(torch.equal, mine[3:], whole[3:]))
 
 
 @each

@@ -30,7 +30,7 @@ from tests.campaigns.kinds import graph as graph_sample
 from tests.helpers.models import spelled_models
 from tests.helpers.models.convolutions import CASES, NODES, graph, normalised
 from tests.helpers.models.convolutions import Net as CaseNet
-from tests.helpers.models.spelled_models import CLASSES, LINEAR, reweighted
+from tests.helpers.models.spelled_models import CLASSES
 from tests.helpers.models.terms import dense
 
 
@@ -65,22 +65,6 @@ def two_layers(conv: nn.Module | None = None, end: Callable[[Tensor], Tensor] = 
 # How they end -------------------------------------------------------------------------------------
 
 
-def test_batch_norm_and_skip_connections() -> None:
-    torch.manual_seed(0)
-    norm = nn.BatchNorm1d(8)
-    norm.running_mean, norm.running_var = torch.randn(8), torch.rand(8) + 0.5
-    model = Model(
-        lambda m, x, e: m.lin(m.drop(m.norm(m.conv(x, e))) + m.skip(x).relu()),
-        conv=pyg.GCNConv(5, 8), skip=nn.Linear(5, 8), norm=norm, drop=nn.Dropout(0.5),
-        lin=nn.Linear(8, 4),
-    ).train()  # fmt: skip
-    exposure = expose(model, plain())
-    assert exposure.residual is not None and exposure.residual <= 1e-12
-    scale = model.norm.weight / (model.norm.running_var + model.norm.eps).sqrt()
-    expected = model.lin(model.conv.lin(plain().x) * scale) - model.lin.bias
-    torch.testing.assert_close(exposure.contributions[0], expected)
-
-
 def test_the_embedding_is_what_the_last_linear_layer_reads() -> None:
     model, data = two_layers(end=lambda z: z.log_softmax(1)), plain()
     exposure = expose(model, data)
@@ -105,15 +89,6 @@ def test_inputs_of_parallel_convolutions_stand_in_columns_of_their_own() -> None
     expected = torch.cat([torch.cat([x, empty], 1), torch.cat([empty, x.sin()], 1)])
     read = exposure.messages[0, exposure.message_rows.long()]
     torch.testing.assert_close(read, torch.cat([expected, expected[:NODES]]))
-
-
-def test_a_shared_convolution_exposes_its_last_use() -> None:
-    torch.manual_seed(0)
-    model = Model(lambda m, x, e: m.conv(m.conv(x, e).tanh(), e), conv=pyg.GCNConv(5, 5))
-    exposure, data = expose(model, plain()), plain()
-    hidden = model.conv(data.x, data.edge_index).tanh()
-    torch.testing.assert_close(exposure.state[0], hidden)
-    torch.testing.assert_close(exposure.contributions[0], hidden @ model.conv.lin.weight.t())
 
 
 # How their graph is given -------------------------------------------------------------------------
@@ -158,28 +133,6 @@ def test_values_of_a_sparse_graph_are_weights_where_it_is_multiplied_with() -> N
     assert exposure.head is None
     count = (adj.to_dense() != 0).sum(1, keepdim=True).clamp(min=1)
     torch.testing.assert_close(dense(exposure)[0], adj.to_dense() / count)
-
-
-@pytest.mark.parametrize("conv", [pyg.GCNConv, pyg.GATConv, pyg.MFConv])
-def test_gradients_may_be_cut_off(conv: Any) -> None:
-    model, data = two_layers(conv(6, 8)), plain()
-
-    def forward(net: nn.Module, data: Data) -> Tensor:
-        with torch.no_grad():
-            return net(data.x, data.edge_index)
-
-    found = expose(model, data, forward=forward)
-    torch.testing.assert_close(found.contributions, expose(model, data).contributions)
-
-
-@pytest.mark.parametrize(
-    ("conv", "names"),
-    [(pyg.SAGEConv(5, 4), ["SAGEConv"]), (pyg.TAGConv(5, 4, K=2), ["I", "Â", "Â²"])],
-)
-def test_a_convolution_alone(conv: nn.Module, names: list[str]) -> None:
-    exposure = expose(conv.double(), plain())
-    assert [group.name for group in exposure.groups] == names
-    assert exposure.residual is not None and exposure.residual <= 1e-12
 
 
 def test_zero_weights_are_no_terms() -> None:
@@ -252,39 +205,6 @@ def test_messages_from_another_node_set() -> None:
 
 
 # Aggregates ---------------------------------------------------------------------------------------
-
-
-def run_with(model: Any, data: Any, ratio: Tensor) -> Tensor:
-    """The model run with each message multiplied by its ratio [N, N]."""
-    edges: list[Tensor] = []
-
-    def scaled(_: Any, given: Any, out: Tensor) -> Tensor:
-        weights = ratio[edges[-1][1], edges[-1][0]]
-        return out * weights.view(-1, *[1] * (out.dim() - 1))
-
-    handles = [
-        model.register_propagate_forward_pre_hook(lambda _, given: edges.append(given[0])),
-        model.register_message_forward_hook(scaled),
-    ]
-    try:
-        return model(data.x, data.edge_index).detach()
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@pytest.mark.parametrize("name", LINEAR)
-def test_linear_aggregates_are_the_model_run_on_reweighted_messages(name: str) -> None:
-    torch.manual_seed(1)
-    model, data = LINEAR[name]().double().eval(), spelled_models.graph()
-    exposure = expose(model, data)
-    assert exposure.head is None and exposure.scope == ""
-    if len(exposure.groups) > 1:  # a weight of its own for a message's part in each aggregate
-        return
-    lam, ratio = reweighted(exposure)
-    truth = run_with(model, data, ratio[0])
-    torch.testing.assert_close(exposure.logits(lam)[0], truth, rtol=1e-9, atol=1e-9)
-    assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
 
 
 def test_signed_messages_narrower_than_the_classes_leave_the_bias_fixed() -> None:

@@ -116,28 +116,6 @@ def test_the_least_memory_that_is_told_is_what_is_left(
     assert build.available_memory() == min(told, default=None)
 
 
-class Renamed(pyg.MessagePassing):
-    """Sends ``scale`` × ``h``."""
-
-    def __init__(self, width: int, out: int) -> None:
-        super().__init__(aggr="add")
-        self.lin = nn.Linear(width, out)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        scale = torch.linspace(0.1, 1, edge_index.shape[1])
-        return self.propagate(edge_index, h=self.lin(x), scale=scale)
-
-    def message(self, h_j: Tensor, scale: Tensor) -> Tensor:
-        return scale.view(-1, 1) * h_j
-
-
-def test_names_of_arguments_do_not_matter() -> None:
-    torch.manual_seed(1)
-    exposure = expose(Net(Renamed(6, 8)), data())
-    expected = torch.linspace(0.1, 1, exposure.num_terms)
-    torch.testing.assert_close(exposure.coefficients[0], expected)
-
-
 def test_reversible_layers_are_exposed_and_leave_their_input_alone() -> None:
     """GroupAddRev frees the memory of its input, which may be data.x itself."""
     torch.manual_seed(1)

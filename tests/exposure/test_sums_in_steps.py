@@ -148,21 +148,3 @@ def test_messages_to_and_from_an_appended_node():
     exposure = gr.expose(Hub().double(), data)
     assert exposure.num_recipients == NODES and int(exposure.sources.max()) < NODES
     assert exposure.residual <= 1e-12
-
-
-def test_a_head_that_measures_distances_to_prototypes():
-    class Prototypes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.conv, self.them = GCNConv(WIDTH, 4), nn.Parameter(torch.randn(CLASSES, 4))
-
-        def forward(self, x, edge_index):
-            codes = one_hot(self.conv(x, edge_index).argmax(1), 4).to(x)
-            return codes[:, :CLASSES] - torch.cdist(self.conv(x, edge_index), self.them)
-
-    model, data = Prototypes().double(), graph()
-    exposure = gr.expose(model, data)
-    assert exposure.head is not None and not exposure.held
-    with torch.no_grad():
-        assert torch.allclose(exposure.logits()[0], model(data.x, data.edge_index), atol=1e-12)

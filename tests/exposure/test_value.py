@@ -13,16 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import gnn_repair as gr
-from gnn_repair.budget import Budget
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.parts import focus
 from gnn_repair.exposure.pieces import RECONSTRUCTION
 from gnn_repair.kernels import cpu
-from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.models.planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces
 from tests.helpers.refusals import refused
-from tests.helpers.report.report_worlds import make_exposure
 
 
 @pytest.fixture
@@ -261,40 +256,3 @@ def test_members_are_counted_as_python_counts(index: int, number: int, exposure:
     assert alone.num_members == 1
     for name in ("frozen_logits", "coefficients", "fixed_logits"):
         assert torch.equal(getattr(alone, name)[0], getattr(exposure, name)[number])
-
-
-# What repairs learn of parts ----------------------------------------------------------------------
-
-
-def test_a_term_that_nobody_sent_stays_nobodys() -> None:
-    exposure, _ = make_exposure(nodes=20)
-    sources = exposure.sources.clone()
-    sources[5] = -1
-    part = focus(replace(exposure, sources=sources), torch.tensor([2, 4])).exposure
-    assert int((part.sources < 0).sum()) == 1  # node 2 has a term from every row
-
-
-def test_a_repair_learns_the_same_from_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    exposure, y = make_exposure(nodes=300, groups=2, members=2)
-    train, val = torch.zeros(2, 300, 2, dtype=torch.bool)
-    train[:40, 0], train[20:60, 1], val[60:80] = True, True, True
-    budget = Budget(epochs=4, patience=None, learning_rate=0.01, weight_decay=0.0)
-    repair = gr.SetTranslation(budget, dropout=0.0)
-    before, seen = repair.fit(exposure, y, train, val), []
-
-    def inputs(exposure: Exposure) -> RepairInputs:
-        seen.append(exposure.num_recipients)
-        return RepairInputs(exposure)
-
-    monkeypatch.setattr("gnn_repair.repair.targets.LARGE", 0)
-    monkeypatch.setattr("gnn_repair.repair.base.RepairInputs", inputs)
-    after = repair.fit(exposure, y, train, val)
-    assert seen == [80]
-    found, expected = after.member_logits(exposure), before.member_logits(exposure)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert not torch.equal(expected, exposure.frozen_logits)
-    monkeypatch.undo()
-    whole = before.shift(exposure)
-    monkeypatch.setattr("gnn_repair.repair.adapters.RECIPIENTS", 7)
-    torch.testing.assert_close(before.shift(exposure), whole)
-    assert float(whole.abs().max()) > 0

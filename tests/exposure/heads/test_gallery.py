@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.heads.head import followed_by, kind_of
 from tests.helpers.models import census_models as c
 from tests.helpers.models.census import AFFINE as AFFINE_CENSUS
-from tests.helpers.models.census import NODES, STYLES
+from tests.helpers.models.census import STYLES
 from tests.helpers.models.census import TAILED as TAILED_CENSUS
 from tests.helpers.models.census import built as built_census
-from tests.helpers.models.census import graph as graph_census
 from tests.helpers.models.gallery import HELD, TAILED, built
 from tests.helpers.models.gallery import graph as graph_conventions
 from tests.helpers.models.gallery_judge import drawn, graph, judged, run
@@ -73,51 +71,6 @@ def test_the_documented_count_is_that_of_the_list():
         f"{kinds[TAILED_CENSUS]} with one, {kinds['refused']} unsupported"
     )
     assert said in " ".join(DOCS.read_text(encoding="utf-8").split())
-
-
-class Weighed(c.ByScatter):
-    """The same model; in its second layer every edge's message is multiplied by hand."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__(how)
-        self.ratio: Tensor | None = None
-        self.layer = 0
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        self.layer = 0
-        return super().forward(x, edge_index)
-
-    def spread(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        self.layer += 1
-        if self.layer == 1 or self.ratio is None:
-            return super().spread(x, edge_index)
-        source, target = edge_index
-        weight = torch.ones(len(source), dtype=x.dtype)
-        if self.how == "attention":
-            scores = self.score(torch.cat([x[target], x[source]], 1))[:, 0]
-            raised = nn.functional.leaky_relu(scores, 0.2).exp()
-            weight = raised / torch.zeros(NODES, dtype=x.dtype).index_add(0, target, raised)[target]
-        if self.how == "statement":
-            weight = torch.sigmoid((x[source] * x[target]).sum(1))
-        out = torch.zeros(NODES, NODES, dtype=x.dtype)
-        out[target, source] = weight * self.ratio
-        if self.how == "mean":
-            out = out / torch.bincount(target, minlength=NODES).clamp(min=1).unsqueeze(1)
-        return out @ x + (x if self.how == "statement" else 0)
-
-
-@pytest.mark.parametrize("how", ["index_add", "scatter_add", "mean", "attention", "statement"])
-def test_a_sum_by_hand_is_reweighted_edge_by_edge(how):
-    torch.manual_seed(4)
-    model, data = Weighed(how).double().eval(), graph_census()
-    exposure = expose(model, data)
-    lam = drawn(exposure, 6)
-    ratio = (dense(exposure, lam) / dense(exposure))[0]
-    with torch.no_grad():
-        model.ratio = ratio[data.edge_index[1], data.edge_index[0]]
-        truth = model(data.x, data.edge_index)
-    torch.testing.assert_close(exposure.logits(lam)[0], truth, rtol=1e-10, atol=1e-10)
-    assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
 
 
 def test_of_several_outputs_the_one_with_a_column_a_class_is_taken():
