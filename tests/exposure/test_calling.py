@@ -320,24 +320,6 @@ def test_outputs_that_are_no_logits_are_named(result: str, words: tuple[str, ...
         expose(written("x, edge_index", result), bare())
 
 
-@pytest.mark.parametrize("end", [".squeeze(-1)", ""])
-def test_one_logit_a_node_is_two_classes(end: str) -> None:
-    model, data = written("x, edge_index", PLAIN + end), bare()
-    model.lin = nn.Linear(6, 1).double()
-    exposure = expose(model, data)
-    z = model(data.x, data.edge_index).view(-1)
-    agrees(exposure, torch.stack([torch.zeros_like(z), z], 1))
-    table = model.conv.lin_rel.weight.t() @ model.lin.weight.t()
-    expected = torch.cat([torch.zeros(NODES, 1), data.x @ table], 1)
-    torch.testing.assert_close(exposure.contributions[0], expected.double())
-    torch.testing.assert_close(exposure.embedding[0], model.conv(data.x, data.edge_index))
-    assert "; its one logit z a node as the two classes (0, z)" in str(exposure)
-    assert expose(model, data, expected=z > 0).num_classes == 2
-    assert expose(model, data, expected=z).num_classes == 2
-    with refused("24 of 24", "forward="):
-        expose(model, data, expected=-z)
-
-
 # What is expected ---------------------------------------------------------------------------------
 
 

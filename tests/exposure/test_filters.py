@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import expose
@@ -22,12 +21,10 @@ from tests.helpers.models.filter_models import (
     STEPS,
     Filtered,
     K,
-    Propagation,
     pagerank,
     plain,
-    repeated,
 )
-from tests.helpers.models.spelled_models import CASES, CLASSES, FEATURES, HEADS, Dense, reweighted
+from tests.helpers.models.spelled_models import CASES, CLASSES, FEATURES, Dense, reweighted
 from tests.helpers.models.terms import dense, signed
 from tests.helpers.refusals import refused
 
@@ -163,37 +160,6 @@ def test_a_filter_is_found_however_it_is_written(name: str) -> None:
     assert last.scope == "last hop only"
 
 
-def test_a_map_for_every_hop_is_a_group_for_every_hop() -> None:
-    model = Forward(lambda m, x, _, a: m.lins[0](torch.cat([x, a @ x, a @ (a @ x)], 1)), 15, 4)
-    exposure = expose(model, plain())
-    assert [group.name for group in exposure.groups] == ["Â", "Â²"]
-    expected = torch.stack([polynomial(0, 1), polynomial(0, 0, 1)])
-    torch.testing.assert_close(dense(exposure), expected)
-    for place, part in enumerate(exposure.contributions[0].split(NODES)):
-        weight = model.lins[0].weight[:, 5 * place + 5 : 5 * place + 10]
-        torch.testing.assert_close(part, plain().x @ weight.t())
-
-
-def once(conv: Any, x: Tensor, edges: Tensor) -> Tensor:
-    index, norm = gcn_norm(edges, None, x.shape[0], dtype=x.dtype)
-    return conv.propagate(index, h=x, norm=norm)
-
-
-def test_layers_with_maps_between_them_are_exposed_by_the_last() -> None:
-    """No numbers but matrices lie between the hops: no filter of this kind."""
-
-    def twice(model: Any, x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
-        for lin in model.lins:
-            x = once(model.prop, lin(x), edges)
-        return x
-
-    model = Forward(twice, 5, 4, 4)
-    model.prop = Propagation(repeated).double()
-    exposure = expose(model, plain())
-    torch.testing.assert_close(signed(exposure), HOP)
-    assert [str(part) for part in exposure.held] == ["`prop` (Propagation) (scatter_add)"]
-
-
 @pytest.mark.parametrize(
     ("steps", "held"),
     [
@@ -278,6 +244,7 @@ PRODUCTS: dict[str, tuple[Any, Tensor]] = {
         lambda m, x, _, a: a @ ((ONE @ SQUARE).relu() @ WIDE * m.lins[0].bias),
         HOP,
     ),
+    "maps between": (lambda m, x, _, a: a @ m.lins[0](a @ x[:, :5]), HOP),
     "inside a propagate": (lambda m, x, e, _: m.convs[0](m.lins[0](x), e), OWN),
     "where by node": (
         lambda m, x, _, a: torch.where((torch.arange(NODES) < 9)[:, None], a @ m.lins[0](x), 0.5),
@@ -326,14 +293,6 @@ def test_layers_that_are_modules_are_named(end: nn.Module, follows: list[str] | 
     assert (exposure.head and [one.title for one in exposure.head.operations]) == follows
 
 
-def test_a_convolution_and_a_product_side_by_side() -> None:
-    model = Forward(lambda m, x, e, a: m.conv(x, e) + a @ m.lins[0](x), 5, 4)
-    model.conv = pyg.SAGEConv(5, 4).double()
-    exposure = expose(model, plain())
-    assert [group.name for group in exposure.groups] == ["conv", "matrix product"]
-    assert exposure.residual is not None and exposure.residual <= 1e-12
-
-
 def test_features_propagated_beforehand() -> None:
     linear = nn.Linear(5, 4).double()
     with refused("no aggregation", "Linear", "forward=", kind=ExposureRefused):
@@ -358,16 +317,6 @@ def test_every_spelling_is_reweighted_message_by_message(name: str) -> None:
         truth = model(data.x, data.adj if kind is Dense else data.edge_index)
     torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
     assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
-
-
-def test_attention_with_a_graph_as_mask_has_its_weights() -> None:
-    fused, data = Dense("scaled_dot_product_attention").double(), spelled_models.graph()
-    by_hand = Dense("bmm").double()
-    by_hand.load_state_dict(fused.state_dict())
-    found, expected = expose(fused, data), expose(by_hand, data)
-    assert found.head is None and len(found.groups) == HEADS
-    torch.testing.assert_close(found.frozen_logits, expected.frozen_logits)
-    torch.testing.assert_close(found.coefficients, expected.coefficients)
 
 
 class Rest(nn.Module):

@@ -248,17 +248,19 @@ def test_a_head_after_held_parts_is_replayed_with_them() -> None:
 # Certificates -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("draw", [0, 1])
 @pytest.mark.parametrize("bent", [False, True])
-@pytest.mark.parametrize("place", [(0, 0), (11, 3), (NODES - 1, 1)])
-def test_one_number_that_differs_in_another_run_is_enough(
-    place: tuple[int, int], bent: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", [(0, 0), (NODES - 1, 1)])
+def test_one_number_that_differs_at_one_draw_is_enough(
+    place: tuple[int, int], bent: bool, draw: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest, model = replaying.rerun_with, Beside(APART["nothing"], bent)
     for by, words in ((0.0, ()), (2e-11, ("differs", "tolerance=")), (torch.nan, ("NaN",))):
+        runs = iter(range(3))
 
-        def spoilt(*given: Any, by: float = by) -> Tensor:
+        def spoilt(*given: Any, by: float = by, runs: Any = runs) -> Tensor:
             out = honest(*given).clone()
-            out[place] += by
+            out[place] += by if next(runs) == draw else 0.0
             return out
 
         monkeypatch.setattr(replaying, "rerun_with", spoilt)
@@ -267,14 +269,3 @@ def test_one_number_that_differs_in_another_run_is_enough(
             continue
         with refused(*words, kind=ExposureRefused):
             expose(model, plain())
-
-
-@pytest.mark.parametrize("at", [0, 1])
-@pytest.mark.parametrize("gap", [1.0, torch.nan])
-def test_a_model_that_differs_at_any_draw_is_not_certified(
-    at: int, gap: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = iter([0.0] * at + [gap] + [0.0] * (1 - at))
-    monkeypatch.setattr(replaying, "relative_gap", lambda *_: next(given))
-    with pytest.raises(ExposureRefused):
-        expose(Beside(APART["nothing"], False), plain())

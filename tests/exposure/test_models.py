@@ -19,14 +19,11 @@ from torch_geometric.utils import (
     to_torch_csr_tensor,
 )
 
-import gnn_repair as gr
 from benchmarks.scale import MODELS, bench_scale, generated_graph
 from benchmarks.scale import Net as NetScale
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record import recorder
-from tests.campaigns.kinds import LINK_MODELS, LinkModel, cases, judged, ones
-from tests.campaigns.kinds import dense as matrix_of
-from tests.campaigns.kinds import graph as graph_sample
+from tests.campaigns.kinds import cases, judged
 from tests.helpers.models import spelled_models
 from tests.helpers.models.convolutions import CASES, NODES, graph, normalised
 from tests.helpers.models.convolutions import Net as CaseNet
@@ -334,13 +331,3 @@ def test_reweighted_models_say_what_their_exposures_say(name: str) -> None:
 )
 def test_what_is_exact_what_is_held_and_what_is_unsupported(name: str, kind: str) -> None:
     assert judged(SPELLINGS[name], seed=2) == kind
-
-
-def test_answers_about_links_say_what_is_held() -> None:
-    data = graph_sample(1)
-    model: Any = LinkModel(LINK_MODELS["mean of all"], whole=False).double()
-    u, v = data.edge_index
-    model.adjacency = matrix_of(u, v, ones(u, 1.0))
-    exposure = gr.expose_links(model, data)
-    assert "the decoder" in exposure.mixture.scope
-    assert "held" in str(gr.solve(exposure, "flip", [0])[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,13 +108,14 @@ def test_too_many_paths(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_least_memory_that_is_told_is_what_is_left(
     machine: int | None, container: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def reader(told: int | None) -> Any:
-        return lambda: int("max" if told is None else told)  # no limit is written as a word
-
-    monkeypatch.setattr(build, "_meminfo", reader(machine))
-    monkeypatch.setattr(build, "_control_group", reader(container))
-    told = [one for one in (machine, container) if one is not None]
-    assert build.available_memory() == min(told, default=None)
+    told = {
+        "/proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {machine or 'much'} kB\n",
+        "/sys/fs/cgroup/memory.max": str(container * 1024 + 7) if container else "max",
+        "/sys/fs/cgroup/memory.current": "7",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda self, *_, **__: told[str(self)])
+    known = [1024 * one for one in (machine, container) if one is not None]
+    assert build.available_memory() == min(known, default=None)
 
 
 def test_reversible_layers_are_exposed_and_leave_their_input_alone() -> None:

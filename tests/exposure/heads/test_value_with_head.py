@@ -21,15 +21,6 @@ from tests.helpers.models.gallery_judge import judged
 from tests.helpers.refusals import refused
 
 
-def test_sizes_are_those_of_the_mixture() -> None:
-    exposure = exposed("GAT, ELU")
-    assert (exposure.num_members, exposure.num_nodes, exposure.num_recipients) == (1, 26, 26)
-    assert (exposure.num_classes, exposure.num_groups) == (4, 3)
-    assert exposure.aggregate.num_classes == exposure.head.width == 24
-    torch.testing.assert_close(exposure.mass, torch.ones_like(exposure.mass))  # attention
-    assert exposure.member(0) is exposure
-
-
 def heads() -> dict[tuple[str, ...], HeadGraph]:
     """By what the refusal names: heads that do not fit."""
     relu, affine = exposed("ReLU").head.operations
