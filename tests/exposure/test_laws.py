@@ -473,6 +473,8 @@ def test_a_row_for_each_node_of_the_graph_is_asked_for() -> None:
     assert exposure.local(values).tolist() == exposure.n_id.tolist()
     with refused(f"node {largest}", "each node"):
         exposure.local(values[:-1])
+    with refused("values", "tensor"):
+        exposure.local([1, 2])
 
 
 def test_a_twin_that_sends_in_the_place_of_another_is_another_graph() -> None:

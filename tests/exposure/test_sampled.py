@@ -185,22 +185,6 @@ def test_repairs_learn_from_joined_samples(whole) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_parts_of_other_models_are_refused() -> None:
-    part = gr.expose(MODEL, batch := batch_of(SEEDS))
-    other = Sage()
-    other.conv2.lin_l.bias.data.add_(1)
-    for words, call in {
-        ("part 1", "fingerprint"): lambda: gr.Exposure.concatenate([part, gr.expose(other, batch)]),
-        ("n_id",): lambda: gr.Exposure.concatenate([part, replace(part, n_id=None)]),
-        ("values", "row for each node"): lambda: part.local(torch.zeros(2)),
-        ("values", "tensor"): lambda: part.local([1, 2]),
-        ("n_id", "[3]"): lambda: replace(part, n_id=torch.arange(3)),
-        ("n_id", "negative"): lambda: replace(part, n_id=-part.n_id),
-    }.items():
-        with refused(*words):
-            call()
-
-
 @pytest.mark.parametrize(
     "other", [torch.rand(NODES), torch.arange(3), "names", torch.ones(NODES) > 0]
 )

@@ -95,6 +95,8 @@ BAD: list[tuple[str, Any, tuple[str, ...]]] = [
     ("messages", lambda t: t[..., 1:], ("messages", "[1, 7, 4]")),
     ("fingerprint", lambda _: ("a",), ("fingerprint", "1 entries", "2 members")),
     ("outputs", lambda _: "label", ("outputs", "'label'", "labels")),
+    ("n_id", lambda _: torch.arange(3), ("n_id", "[3]")),
+    ("n_id", lambda _: -torch.arange(NODES), ("n_id", "negative")),
     ("graph_starts", lambda _: torch.arange(8) * 2, ("graph_starts", "rise from 0")),
 ]
 
