@@ -63,6 +63,7 @@ def on_both(model, data, **options):
     there = gr.expose(copy.deepcopy(model).cuda(), copy.copy(data).to("cuda"), **options)
     assert there.rows.is_cuda
     assert there.residual is not None and there.residual <= 1e-12
+    torch.testing.assert_close(here.to("cuda").logits().cpu(), here.logits())
     torch.testing.assert_close(there.frozen_logits.cpu(), here.frozen_logits, rtol=1e-9, atol=1e-9)
     return here, there
 

@@ -298,6 +298,31 @@ def test_frames_list_the_terms_by_name(name: str) -> None:
 
 
 @each
+def test_what_is_printed_is_counted(name: str) -> None:
+    whole = subject(name)
+    for exposure in (whole, whole.restrict(some_of(whole))):
+        said, masses = str(exposure), exposure.masses(exposure.coefficients)
+        lengths = exposure.segments.diff().view(-1, exposure.num_groups)
+        counts, noun = lengths.sum(1), "node" if exposure.graph_starts is None else "graph"
+        low, high, mean = int(counts.min()), int(counts.max()), float(counts.double().mean())
+        spread = "" if low == high else f" to {high} per {noun}, {mean:.1f} on average"
+        assert f" {int(counts.sum())} messages ({low}{spread or f' per {noun}'})" in said
+        some, nodes = len(counts), exposure.num_nodes
+        assert f"  {some}{f' of {nodes}' if some < nodes else ''} {noun}" in said
+        for number, group in enumerate(exposure.groups):
+            own = lengths[:, number] > 0
+            ends = [f"{float(end):.4g}" for end in torch.aminmax(masses[:, own, number])]
+            mass, lacking = " to ".join(dict.fromkeys(ends)), int((~own).sum())
+            line = f"    group {group.name}: {int(lengths[:, number].sum())} messages, mass {mass}"
+            lost = f", absent at {lacking} {noun}{'s' * (lacking > 1)}" if lacking else ""
+            assert f"{line}{lost}\n" in said
+        residual, bare = exposure.residual, exposure.head is None
+        assert residual is None or f"residual {residual:.1e} on the model" in said
+        assert ("exact by algebra" in said) == (residual is None and bare)
+        assert ("use bind" in said) == (exposure.replay is None and not bare)
+
+
+@each
 def test_files_keep_everything(name: str, tmp_path: Path) -> None:
     exposure, path = subject(name), tmp_path / "exposure.safetensors"
     exposure.save(path)

@@ -92,20 +92,6 @@ def test_weights_are_those_of_the_whole_matrix_of_each_head(name):
     torch.testing.assert_close(dense(exposure), expected)
 
 
-@pytest.mark.parametrize("name", [*ALONE, *BY_HEAD])
-def test_logits_under_other_weights_are_the_model_s(name):
-    """All of a node's attention on one sender: its value row, head by head, is what is read."""
-    model, data = Attention({**ALONE, **BY_HEAD}[name]), graph()
-    exposure = gr.expose(model, data)
-    chosen = torch.arange(NODES).roll(4)
-    place = torch.repeat_interleave(exposure.segments.diff())
-    senders = exposure.sources[exposure.rows.long()]
-    mass = exposure.mass.view(-1)[place]
-    weights = mass * (senders == chosen[place // exposure.num_groups])
-    expected = model.out(model.v(data.x)[chosen])
-    torch.testing.assert_close(exposure.logits(weights)[0], expected.detach())
-
-
 def test_a_scaled_product_and_signed_kernels_are_exact():
     data = graph()
     scaled = gr.expose(Attention(lambda q, k, v: q @ (k.t() @ v / 7)), data)

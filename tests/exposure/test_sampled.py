@@ -16,7 +16,6 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import SAGEConv
 
 import gnn_repair as gr
-from gnn_repair.budget import Budget
 from gnn_repair.errors import ExposureRefused
 from tests.helpers.refusals import refused
 
@@ -171,18 +170,6 @@ def test_answers_and_files_name_the_graphs_nodes(head: bool, outputs: Any, tmp_p
     if outputs == "labels" and not head:
         with refused("n_id", "node"):
             replace(solution, n_id=solution.n_id[:2]).save(tmp_path / "short")
-
-
-def test_repairs_learn_from_joined_samples(whole) -> None:
-    part = joined(torch.arange(60), 20)
-    train, val = torch.arange(NODES) < 40, (torch.arange(NODES) - 50).abs() < 10
-    assert int(part.local(train).sum()) == 40  # copies of a node that are no recipients stay out
-    budget = Budget(epochs=5, patience=None, learning_rate=0.02, weight_decay=0.0)
-    repair = gr.NodeTranslation(budget, dropout=0.0)
-    here = repair.fit(part, part.local(GRAPH.y), part.local(train), part.local(val))
-    there = repair.fit(whole, GRAPH.y, train, val)
-    found, expected = here.logits(part)[0], there.logits(whole)[0, :60]
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,6 @@ from tests.helpers.refusals import refused
 @pytest.fixture
 def exposure() -> Exposure:
     return Exposure(**pieces())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu(exposure: Exposure) -> None:
-    moved = exposure.to("cuda")
-    torch.testing.assert_close(moved.logits().cpu(), exposure.logits())
-    torch.testing.assert_close(moved.mass.cpu(), exposure.mass)
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 64])
@@ -108,16 +101,21 @@ def test_refused_at_construction(name: str, how: Any, words: tuple[str, ...]) ->
         Exposure(**(values | {name: how(values.get(name))}))
 
 
-def test_what_is_saved_is_validated_again(exposure: Exposure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", ["coefficients", "state", "residual", "fingerprint"])
+def test_what_is_saved_is_validated_again(wrong: str, tmp_path: Path) -> None:
     path = tmp_path / "exposure.safetensors"
-    exposure.save(path)
+    Exposure(**pieces(), residual=1e-9, fingerprint=("a", "b")).save(path)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     del metadata["checksum"]  # as files of earlier versions were written
-    tensors = load_file(path)
-    tensors["coefficients"] = -tensors["coefficients"]
+    tensors, header = load_file(path), json.loads(metadata["header"])
+    if wrong in tensors:
+        tensors[wrong] = -tensors[wrong] if wrong == "coefficients" else nan_at(tensors[wrong])
+    else:
+        header[wrong] = -1e-9 if wrong == "residual" else [1, 2]
+    metadata["header"] = json.dumps(header)
     save_file(tensors, path, metadata=metadata)
-    with refused("coefficients", "nonnegative"):
+    with refused(wrong):
         Exposure.load(path)
 
 
