@@ -79,6 +79,7 @@ def filling() -> dict[str, tuple[nn.Module, Data, dict[str, Any], str]]:
     for name in ("edge_attr", "edge_attrs", "edge_features", "weight", "w"):
         model = written(f"x, edge_index, {name}=None")
         found[f"parameter {name}"] = (model, bare(edge_weight=W1), {name: W1}, f"{name}=data.edge_")
+    masks = {"edge_mask": W1, "edge_label": W2, "edge_time": W1, "edge_kept": KINDS > 0}
     column, vectors = W1.view(-1, 1), torch.stack([W1, W2], 1)
     gcn = written(WEIGHTED, conv=pyg.GCNConv(5, 6))
     whole, cached = (models.GCN(5, 8, 2, 4, cached=kept).double().eval() for kept in (False, True))
@@ -106,6 +107,7 @@ def filling() -> dict[str, tuple[nn.Module, Data, dict[str, Any], str]]:
         "two that are ignored": (ignoring, bare(edge_attr=W1, my_edge_norm=W2), {}, left),
         "a model of PyG that reads one": (whole, bare(edge_attr=W1), weight, attribute),
         "a cache": (cached, bare(edge_attr=W1), weight, attribute),
+        "masks are no weights": (written(WEIGHTED), bare(**masks), {}, "forward(x, edge_index)"),
         "vectors are no weights": (written(WEIGHTED), bare(edge_attr=vectors), {}, left),
         "types": (typed, bare(edge_weight=W1, rel=KINDS), {"edge_type": KINDS}, "data.rel"),
         "names of one's own": (places, bare(**at), at, "pos, n_id"),

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
-from torch_geometric.data import Data
 from torch_geometric.utils import scatter, softmax
 
 from gnn_repair.errors import ExposureRefused
@@ -18,14 +17,11 @@ from gnn_repair.exposure import expose
 from gnn_repair.exposure.record import replay as replaying
 from tests.helpers.models import product_models, spelled_models
 from tests.helpers.models.convolutions import NODES, graph
+from tests.helpers.models.filter_models import plain
 from tests.helpers.models.gallery_judge import drawn
 from tests.helpers.models.spelled_models import CLASSES, pna, reweighted
 from tests.helpers.models.terms import dense
 from tests.helpers.refusals import refused
-
-
-def plain() -> Data:
-    return Data(x=graph().x, edge_index=graph().edge_index)
 
 
 @torch.library.custom_op("tests::shifted", mutates_args=())

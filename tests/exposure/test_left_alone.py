@@ -17,6 +17,7 @@ from gnn_repair.errors import GnnRepairError
 from gnn_repair.exposure.links.value import LinkExposure
 from tests.helpers.models import link_models, pool_models, typed_models
 from tests.helpers.models.convolutions import graph
+from tests.helpers.models.filter_models import plain
 
 
 class Net(nn.Module):
@@ -41,11 +42,6 @@ class Net(nn.Module):
             self.kept["x"] = x.sin()
         h = self.norm(self.drop(self.conv1(self.kept["x"], edge_index))) + self.shift
         return self.end(self.last(self.mid(h, edge_index).relu(), edge_index))
-
-
-def plain() -> Data:
-    data = graph()
-    return Data(x=data.x, edge_index=data.edge_index)
 
 
 def net(end: Callable[[Tensor], Tensor] = lambda z: z, **how: Any) -> tuple[nn.Module, Any, Any]:

@@ -27,11 +27,9 @@ from tests.helpers.models.terms import dense
 from tests.helpers.refusals import refused
 
 
-def data(dtype: torch.dtype = torch.float32) -> Data:
-    """Sorted by recipient, as the LSTM aggregator wants it."""
-    whole = graph(dtype)
-    order = torch.argsort(whole.edge_index[1], stable=True)
-    return Data(x=whole.x, edge_index=whole.edge_index[:, order])
+def data() -> Data:
+    whole = graph(torch.float32)
+    return Data(x=whole.x, edge_index=whole.edge_index)
 
 
 def in_place() -> nn.Module:
