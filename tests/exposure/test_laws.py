@@ -300,7 +300,8 @@ def test_frames_list_the_terms_by_name(name: str) -> None:
 @each
 def test_what_is_printed_is_counted(name: str) -> None:
     whole = subject(name)
-    for exposure in (whole, whole.restrict(some_of(whole))):
+    apart = replace(whole, residual=None, replay=None)
+    for exposure in (whole, whole.restrict(some_of(whole)), apart):
         said, masses = str(exposure), exposure.masses(exposure.coefficients)
         lengths = exposure.segments.diff().view(-1, exposure.num_groups)
         counts, noun = lengths.sum(1), "node" if exposure.graph_starts is None else "graph"
@@ -320,6 +321,9 @@ def test_what_is_printed_is_counted(name: str) -> None:
         assert residual is None or f"residual {residual:.1e} on the model" in said
         assert ("exact by algebra" in said) == (residual is None and bare)
         assert ("use bind" in said) == (exposure.replay is None and not bare)
+        for words, beside in (("  held", True), ("  before the messages, held", False)):
+            parts = ", ".join(str(part) for part in exposure.held if part.beside == beside)
+            assert (f"\n{words} as it is: {parts}\n" in said) == bool(parts)
 
 
 @each
@@ -500,6 +504,8 @@ def test_a_row_for_each_node_of_the_graph_is_asked_for() -> None:
         exposure.local(values[:-1])
     with refused("values", "tensor"):
         exposure.local([1, 2])
+    mask = exposure.restrict([5, 1]).local(values >= 0)  # copies that are no recipients stay out
+    assert mask.nonzero().view(-1).tolist() == [1, 5]
 
 
 def test_a_twin_that_sends_in_the_place_of_another_is_another_graph() -> None:

@@ -88,6 +88,43 @@ def test_inputs_of_parallel_convolutions_stand_in_columns_of_their_own() -> None
     torch.testing.assert_close(read, torch.cat([expected, expected[:NODES]]))
 
 
+class Held(nn.Module):
+    """Two weights of one shape, and buffers that are sparse or plain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = (nn.Parameter(torch.randn(5, 4)) for _ in range(2))
+        self.register_buffer("adj", graph().x[:, :1].sin().expand(-1, NODES).to_sparse())
+        self.register_buffer("shift", torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        adj = self.adj.to(x.dtype)
+        return adj @ (x @ self.one) + x @ self.two + self.shift
+
+
+class Another(Held):
+    """The same by another name."""
+
+
+def test_a_fingerprint_is_of_weights_by_name_and_of_the_way_of_exposure() -> None:
+    def of(model: nn.Module, **settings: Any) -> tuple[str, ...]:
+        dtype = model.shift.dtype
+        return expose(model, {"x": graph(dtype).x}, **settings).fingerprint
+
+    known = of(Held())
+    assert known == of(Held().double()) == of(Held())
+    seen = {known, of(Another()), of(Held(), hops="last")}
+    for name in Held().state_dict():
+        model = Held()
+        with torch.no_grad():
+            getattr(model, name).mul_(1.5)
+        seen.add(of(model))
+    model = Held()
+    model.one, model.two = model.two, model.one
+    assert len(seen | {of(model)}) == 8
+
+
 # How their graph is given -------------------------------------------------------------------------
 
 

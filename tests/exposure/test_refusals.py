@@ -250,9 +250,6 @@ def test_sparse_buffers(layout: str, read: bool) -> None:
     model, given = awkward.SparseBuffer(layout, read), ring()
     exposure = expose(model, given)
     assert claims_hold(exposure, model, given)
-    assert expose(model, given).fingerprint == exposure.fingerprint
-    model.adj = (model.adj.to_dense() * 1.01).to_sparse(layout=model.adj.layout)
-    assert expose(model, given).fingerprint != exposure.fingerprint
     assert float(dense(exposure).sum()) == pytest.approx(12.0 if read else 48.0)
 
 
