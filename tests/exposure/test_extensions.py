@@ -39,16 +39,24 @@ def by_torch(x, index, how):
     return out / count.unsqueeze(1) if how == "mean" else out
 
 
+def softmax_by_torch(score, index):
+    score = score.exp()
+    return score / torch.zeros(NODES).double().index_add(0, index, score)[index]
+
+
 def by_scatter(x, index, how):
     return extension("torch_scatter").scatter(x, index, dim=0, dim_size=NODES, reduce=how)
 
 
-def by_csr(x, index, how):
-    return extension("torch_scatter").segment_csr(x, pointers(index), reduce=how)
-
-
-def by_coo(x, index, how):
-    return extension("torch_scatter").segment_coo(x, index, dim_size=NODES, reduce=how)
+TOTALS = {
+    "scatter": by_scatter,
+    "csr": lambda x, index, how: extension("torch_scatter").segment_csr(
+        x, pointers(index), reduce=how
+    ),
+    "coo": lambda x, index, how: extension("torch_scatter").segment_coo(
+        x, index, dim_size=NODES, reduce=how
+    ),
+}
 
 
 class Net(nn.Module):
@@ -59,6 +67,7 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.first, self.last, self.score = nn.Linear(5, 6), nn.Linear(6, 3), nn.Linear(6, 1)
         self.total, self.how, self.weights, self.beside = total, how, weights, beside
+        self.double()
 
     def forward(self, x, edge_index):
         source, target = edge_index
@@ -70,33 +79,22 @@ class Net(nn.Module):
         return out if self.beside is None else out + self.beside(x[source][:, :3], target)
 
 
-def softmax_by_torch(score, index):
-    score = score.exp()
-    return score / torch.zeros(NODES).double().index_add(0, index, score)[index]
-
-
-def softmax_by_scatter(score, index):
-    return extension("torch_scatter").scatter_softmax(score, index, dim=0)
-
-
-@pytest.mark.parametrize("how", ["sum", "mean"])
-@pytest.mark.parametrize("total", [by_scatter, by_csr, by_coo])
-def test_sums_of_torch_scatter_are_those_of_torch(total, how):
-    extension("torch_scatter")
-    found, twin = (gr.expose(Net(one, how).double(), graph()) for one in (total, by_torch))
+def alike(found, twin) -> None:
     assert found.residual <= 1e-12
     for name in ("segments", "coefficients", "fixed_logits", "frozen_logits"):
         torch.testing.assert_close(getattr(found, name), getattr(twin, name), atol=1e-12, rtol=0)
-    same = [e.sources[e.rows.long()] for e in (found, twin)]
-    assert torch.equal(*same)
+    assert torch.equal(*[e.sources[e.rows.long()] for e in (found, twin)])
 
 
-def test_attention_by_scatter_softmax():
-    extension("torch_scatter")
-    found = gr.expose(Net(by_scatter, weights=softmax_by_scatter).double(), graph())
-    twin = gr.expose(Net(by_torch, weights=softmax_by_torch).double(), graph())
-    torch.testing.assert_close(found.coefficients, twin.coefficients, atol=1e-12, rtol=0)
-    assert found.residual <= 1e-12
+@pytest.mark.parametrize("how", ["sum", "mean", "attention"])
+@pytest.mark.parametrize("total", TOTALS)
+def test_sums_of_torch_scatter_are_those_of_torch(total, how):
+    scatter, reduce = extension("torch_scatter"), "sum" if how == "attention" else how
+    pair = [None, None]
+    if how == "attention":
+        pair = [lambda s, i: scatter.scatter_softmax(s, i, dim=0), softmax_by_torch]
+    nets = [Net(TOTALS[total], reduce, pair[0]), Net(by_torch, reduce, pair[1])]
+    alike(*[gr.expose(net, graph()) for net in nets])
 
 
 @pytest.mark.parametrize("kind", ["scatter_max", "segment_csr"])
@@ -108,7 +106,7 @@ def test_a_maximum_beside_a_sum_is_held_by_name(kind):
             return scatter.scatter_max(x, index, dim=0, dim_size=NODES)[0]
         return scatter.segment_csr(x, pointers(index), reduce="max")
 
-    found = gr.expose(Net(by_torch, beside=largest).double(), graph())
+    found = gr.expose(Net(by_torch, beside=largest), graph())
     (held,) = [part for part in found.held if part.beside]
     assert any("max" in name for name in held.operations)
 
@@ -116,18 +114,15 @@ def test_a_maximum_beside_a_sum_is_held_by_name(kind):
 def test_gathers_by_pointers_name_their_rows():
     scatter = extension("torch_scatter")
 
-    class Pooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lin = nn.Linear(5, 3)
-
+    class Pooled(nn.Linear):
         def forward(self, x, edge_index):
-            middle = scatter.segment_csr(x[edge_index[0]], pointers(edge_index[1]), reduce="mean")
-            back = scatter.gather_csr(self.lin(middle), pointers(edge_index[1]))
+            ends = pointers(edge_index[1])
+            middle = scatter.segment_csr(x[edge_index[0]], ends, reduce="mean")
+            back = scatter.gather_csr(super().forward(middle), ends)
             return by_torch(back, edge_index[0], "sum")
 
     data = graph()
-    found = gr.expose(Pooled().double(), data)
+    found = gr.expose(Pooled(5, 3).double(), data)
     assert found.residual <= 1e-12
     senders = found.sources[found.rows.long()].sort().values.tolist()
     assert senders == data.edge_index[1].sort().values.tolist()
@@ -136,8 +131,7 @@ def test_gathers_by_pointers_name_their_rows():
 @pytest.mark.parametrize("how", ["sum", "mean"])
 @pytest.mark.parametrize("valued", [False, True])
 def test_products_of_torch_sparse_are_those_of_torch(how, valued):
-    sparse = extension("torch_sparse")
-    data = graph()
+    sparse, data = extension("torch_sparse"), graph()
     source, target = data.edge_index
     weight = torch.rand(len(source)).double() + 0.1 if valued else None
     matrix = sparse.SparseTensor(row=target, col=source, value=weight, sparse_sizes=(NODES, NODES))
@@ -147,6 +141,7 @@ def test_products_of_torch_sparse_are_those_of_torch(how, valued):
             super().__init__()
             torch.manual_seed(0)
             self.first, self.last, self.plain = nn.Linear(5, 6), nn.Linear(6, 3), by_torch_alone
+            self.double()
 
         def total(self, x):
             if not self.plain:
@@ -157,32 +152,24 @@ def test_products_of_torch_sparse_are_those_of_torch(how, valued):
         def forward(self, x, edge_index):
             return self.total(self.last(self.total(self.first(x)).relu()))
 
-    found, twin = (gr.expose(Product(plain).double(), data) for plain in (False, True))
-    assert found.residual <= 1e-12
-    torch.testing.assert_close(found.coefficients, twin.coefficients, atol=1e-12, rtol=0)
-    assert torch.equal(*[e.sources[e.rows.long()] for e in (found, twin)])
+    alike(*[gr.expose(Product(plain), data) for plain in (False, True)])
 
 
 @pytest.mark.parametrize("conv", [GCNConv, SAGEConv])
 def test_convolutions_of_pyg_take_their_paths_through_the_extensions(conv):
-    sparse = extension("torch_sparse")
+    sparse, data = extension("torch_sparse"), graph()
+    torch.manual_seed(0)
+    conv1, conv2 = conv(5, 6).double(), conv(6, 3).double()
 
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.conv1, self.conv2 = conv(5, 6), conv(6, 3)
+    def forward(model, data):
+        return conv2(conv1(data.x, data.edges).relu(), data.edges)
 
-        def forward(self, x, adj_t):
-            return self.conv2(self.conv1(x, adj_t).relu(), adj_t)
-
-    data = graph()
     source, target = data.edge_index
     matrix = sparse.SparseTensor(row=target, col=source, sparse_sizes=(NODES, NODES))
-    found = gr.expose(Two().double(), Data(x=data.x, adj_t=matrix))
-    twin = gr.expose(
-        Two().double(), data, forward=lambda model, data: model(data.x, data.edge_index)
+    model = nn.ModuleList([conv1, conv2])
+    found, twin = (
+        gr.expose(model, Data(x=data.x, edges=edges), forward=forward)
+        for edges in (matrix, data.edge_index)
     )
-    assert found.residual <= 1e-12
+    assert found.residual <= 1e-12 and found.num_terms == twin.num_terms
     torch.testing.assert_close(found.frozen_logits, twin.frozen_logits, atol=1e-12, rtol=0)
-    assert found.num_terms == twin.num_terms

@@ -20,6 +20,7 @@ from torch_geometric.nn import (
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.datasets import generate_publications, motif_graphs, planted_labels, planted_values
+from tests.helpers.models.output_models import Network
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,24 +52,6 @@ class Typed(nn.Module):
         return self.lin(self.conv(x_dict, edge_index_dict)["paper"])
 
 
-class Labelled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.conv2 = SAGEConv(6, 32), SAGEConv(32, 6)
-
-    def forward(self, x, edge_index):
-        return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
-
-
-class Gauge(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = GraphConv(1, 1)
-
-    def forward(self, x, edge_index, edge_weight):
-        return self.conv(x, edge_index, edge_weight).squeeze(1)
-
-
 def doubled(data):
     return data.apply(lambda value: value.double() if value.is_floating_point() else value)
 
@@ -80,27 +63,30 @@ def on_both(model, data, **options):
     there = gr.expose(copy.deepcopy(model).cuda(), copy.copy(data).to("cuda"), **options)
     assert there.rows.is_cuda
     assert there.residual is not None and there.residual <= 1e-12
+    torch.testing.assert_close(here.to("cuda").logits().cpu(), here.logits())
     torch.testing.assert_close(there.frozen_logits.cpu(), here.frozen_logits, rtol=1e-9, atol=1e-9)
     return here, there
+
+
+def agree(answers, *names):
+    for name in names:
+        gap = getattr(answers[0], name) - getattr(answers[1], name)
+        assert abs(gap).max() < 1e-9, name
 
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_graphs(hidden):
     torch.manual_seed(0)
     batch = doubled(Batch.from_data_list(motif_graphs()[:60]))
-    here, there = on_both(Pooled(hidden), batch)
-    answers = [gr.solve(e, batch.y) for e in (here, there)]
-    verdicts, margins = ([getattr(a.to_frame(), n) for a in answers] for n in ("verdict", "margin"))
-    assert list(verdicts[0]) == list(verdicts[1])
-    if not hidden:  # after a tail a margin is that of the witness that was found first
-        assert abs(margins[0] - margins[1]).max() < 1e-9
-    assert bool(answers[1].check(there))
-    mask = torch.arange(60) % 2 == 0
-    fitted = gr.Reweighting(budget=SHORT, dropout=0.0).fit(there, batch.y, mask, ~mask)
-    again = gr.Reweighting(budget=SHORT, dropout=0.0).fit(here, batch.y, mask, ~mask)
-    torch.testing.assert_close(
-        fitted.member_logits(there).cpu(), again.member_logits(here), rtol=1e-4, atol=1e-4
-    )
+    pair = on_both(Pooled(hidden), batch)
+    answers = [gr.solve(e, batch.y) for e in pair]
+    assert list(answers[0].verdict) == list(answers[1].verdict)
+    if not hidden:  # after a head a margin is that of the witness that was found first
+        agree(answers, "margin")
+    assert bool(answers[1].check(pair[1]))
+    mask, repair = torch.arange(60) % 2 == 0, gr.Reweighting(budget=SHORT, dropout=0.0)
+    told = [repair.fit(e, batch.y, mask, ~mask).member_logits(e).cpu() for e in pair]
+    torch.testing.assert_close(*told, rtol=1e-4, atol=1e-4)
 
 
 def test_several_kinds_of_node():
@@ -108,10 +94,9 @@ def test_several_kinds_of_node():
     data = doubled(generate_publications())
     model = Typed(data.edge_types).double()
     model(data.x_dict, data.edge_index_dict)
-    here, there = on_both(model, data, node_type="paper")
-    y = data["paper"].y
-    margins = [gr.solve(e, y).margin for e in (here, there)]
-    assert abs(margins[0] - margins[1]).max() < 1e-9
+    pair = on_both(model, data, node_type="paper")
+    y, there = data["paper"].y, pair[1]
+    agree([gr.solve(e, y) for e in pair], "margin")
     train, val = data["paper"].train_mask[:, 0], data["paper"].val_mask[:, 0]
     fitted = gr.SetTranslation(budget=SHORT).fit(there, y, train, val)
     served = gr.repaired(copy.deepcopy(model).cuda().eval(), fitted, node_type="paper")
@@ -124,12 +109,9 @@ def test_several_kinds_of_node():
 def test_labels_and_values():
     torch.manual_seed(0)
     data = doubled(planted_labels())
-    here, there = on_both(Labelled(), data)
-    answers = [gr.solve(e, data.y) for e in (here, there)]
-    assert abs(answers[0].margin - answers[1].margin).max() < 1e-9
-    fitted = gr.SetTranslation(budget=SHORT).fit(there, data.y, data.train_mask, data.val_mask)
-    assert fitted.predict(there).shape == data.y.shape
-    readings = doubled(planted_values())
-    ends = [gr.value_range(e) for e in on_both(Gauge(), readings)]
-    for name in ("low", "high"):
-        assert abs(getattr(ends[0], name) - getattr(ends[1], name)).max() < 1e-9
+    pair = on_both(Network(6, conv=SAGEConv), data)
+    agree([gr.solve(e, data.y) for e in pair], "margin")
+    fitted = gr.SetTranslation(budget=SHORT).fit(pair[1], data.y, data.train_mask, data.val_mask)
+    assert fitted.predict(pair[1]).shape == data.y.shape
+    values = on_both(GraphConv(1, 1), doubled(planted_values()))
+    agree([gr.value_range(e) for e in values], "low", "high")

@@ -17,6 +17,7 @@ from gnn_repair.errors import GnnRepairError
 from gnn_repair.exposure.links.value import LinkExposure
 from tests.helpers.models import link_models, pool_models, typed_models
 from tests.helpers.models.convolutions import graph
+from tests.helpers.models.filter_models import plain
 
 
 class Net(nn.Module):
@@ -41,11 +42,6 @@ class Net(nn.Module):
             self.kept["x"] = x.sin()
         h = self.norm(self.drop(self.conv1(self.kept["x"], edge_index))) + self.shift
         return self.end(self.last(self.mid(h, edge_index).relu(), edge_index))
-
-
-def plain() -> Data:
-    data = graph()
-    return Data(x=data.x, edge_index=data.edge_index)
 
 
 def net(end: Callable[[Tensor], Tensor] = lambda z: z, **how: Any) -> tuple[nn.Module, Any, Any]:
@@ -80,6 +76,14 @@ def keeping() -> tuple[nn.Module, Any, Any]:
     return model, data, gr.expose
 
 
+def reversible() -> tuple[nn.Module, Any, Any]:
+    """GroupAddRev frees the memory of its input, which here is data.x itself."""
+    torch.manual_seed(1)
+    steps = [(pyg.GroupAddRev(pyg.SAGEConv(4, 4), num_groups=2), "x, e -> x"), nn.Linear(8, 4)]
+    data = {"x": torch.randn(24, 8).double(), "e": plain().edge_index}
+    return pyg.Sequential("x, e", steps).double(), data, gr.expose
+
+
 def linked() -> tuple[nn.Module, Any, Any]:
     torch.manual_seed(5)
     data = Data(x=torch.randn(50, link_models.WIDTH), edge_index=torch.randint(0, 50, (2, 180)))
@@ -94,6 +98,7 @@ CALLS: dict[str, Callable[[], tuple[nn.Module, Any, Any]]] = {
     "writing into data": lambda: net(writes=True),
     **{f"failing in run {k}": lambda k=k: net(fails=k) for k in (1, 2, 3, 4)},
     "keeping its sums": keeping,
+    "reversible": reversible,
     "types": lambda: (*typed_models.build("HeteroConv then ReLU"), gr.expose),
     "graphs": lambda: (
         pool_models.built("jumping knowledge, MLP"), pool_models.batch_of(), gr.expose,

@@ -9,6 +9,7 @@ from torch_geometric.nn import GCNConv, GPSConv, Polynormer, SGFormer
 
 import gnn_repair as gr
 from gnn_repair.exposure.record import analysis
+from tests.helpers.models.terms import dense, signed
 
 NODES, HEADS, WIDTH = 15, 2, 8
 
@@ -71,72 +72,34 @@ class Attention(nn.Module):
         return self.out(mixed + self.conv(x, edge_index) if self.beside else mixed)
 
 
-def dense(exposure, group):
-    """[n, N] coefficients of a group."""
-    found = torch.zeros(NODES, NODES, dtype=torch.float64)
-    segments, count = exposure.segments, exposure.num_groups
-    for node in range(NODES):
-        terms = slice(int(segments[node * count + group]), int(segments[node * count + group + 1]))
-        senders = exposure.sources[exposure.rows[terms].long()].long()
-        found[node, senders] = exposure.coefficients[0, terms].double()
-    return found
-
-
 def attention(q, k):
     weights = q @ k.t()
     return weights / weights.sum(1, keepdim=True)
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_weights_are_those_of_the_whole_matrix(name):
-    model, data = Attention(ALONE[name]), graph()
-    exposure = gr.expose(model, data)
-    q, k, _ = model.parts(data.x)
-    assert exposure.head is None and not exposure.held
-    torch.testing.assert_close(dense(exposure, 0), attention(q, k).detach())
-
-
-@pytest.mark.parametrize("name", BY_HEAD)
-def test_heads_have_weights_of_their_own(name):
-    model, data = Attention(BY_HEAD[name]), graph()
-    exposure = gr.expose(model, data)
-    q, k, _ = model.parts(data.x)
-    if name == "einsum":
-        pairs = [(split(q)[..., h], split(k)[..., h]) for h in range(HEADS)]
-    else:
-        pairs = list(zip(q.chunk(HEADS, 1), k.chunk(HEADS, 1), strict=True))
-    assert exposure.num_groups == HEADS
-    for h, pair in enumerate(pairs):
-        torch.testing.assert_close(dense(exposure, h), attention(*pair).detach())
-
-
 @pytest.mark.parametrize("name", [*ALONE, *BY_HEAD])
-def test_logits_under_other_weights_are_the_model_s(name):
-    """All of a node's attention on one sender: its value row, head by head, is what is read."""
+def test_weights_are_those_of_the_whole_matrix_of_each_head(name):
     model, data = Attention({**ALONE, **BY_HEAD}[name]), graph()
     exposure = gr.expose(model, data)
-    chosen = torch.arange(NODES).roll(4)
-    weights = torch.zeros_like(exposure.coefficients)
-    for node in range(NODES):
-        for group in range(exposure.num_groups):
-            slot = node * exposure.num_groups + group
-            terms = torch.arange(int(exposure.segments[slot]), int(exposure.segments[slot + 1]))
-            senders = exposure.sources[exposure.rows[terms].long()]
-            weights[0, terms[senders == chosen[node]]] = exposure.mass[0, node, group]
-    expected = model.out(model.v(data.x)[chosen])
-    torch.testing.assert_close(exposure.logits(weights)[0], expected.detach())
+    q, k, _ = model.parts(data.x)
+    pairs = [(q, k)]
+    if name == "einsum":
+        pairs = [(split(q)[..., h], split(k)[..., h]) for h in range(HEADS)]
+    elif name == "matmul":
+        pairs = list(zip(q.chunk(HEADS, 1), k.chunk(HEADS, 1), strict=True))
+    assert exposure.head is None and not exposure.held
+    expected = torch.stack([attention(*pair) for pair in pairs]).detach()
+    torch.testing.assert_close(dense(exposure), expected)
 
 
 def test_a_scaled_product_and_signed_kernels_are_exact():
     data = graph()
     scaled = gr.expose(Attention(lambda q, k, v: q @ (k.t() @ v / 7)), data)
     q, k, _ = Attention(None).parts(data.x)
-    torch.testing.assert_close(dense(scaled, 0), (q @ k.t() / 7).detach())
-    signed = gr.expose(
-        Attention(lambda q, k, v: normalize(q - 1) @ (normalize(k - 1).t() @ v)), data
-    )
+    torch.testing.assert_close(dense(scaled)[0], (q @ k.t() / 7).detach())
+    both = gr.expose(Attention(lambda q, k, v: normalize(q - 1) @ (normalize(k - 1).t() @ v)), data)
     weights = (normalize(q - 1) @ normalize(k - 1).t()).detach()
-    torch.testing.assert_close(dense(signed, 0) - dense(signed, 1), weights)
+    torch.testing.assert_close(signed(both), weights)
 
 
 def test_weights_of_zero_are_terms_since_all_nodes_send():
@@ -145,7 +108,7 @@ def test_weights_of_zero_are_terms_since_all_nodes_send():
     weights = ((q - 1).relu() @ (k - 1).relu().t()).detach()
     exposure = gr.expose(model, data)
     assert (weights == 0).any() and exposure.num_terms == NODES**2
-    torch.testing.assert_close(dense(exposure, 0), weights)
+    torch.testing.assert_close(dense(exposure)[0], weights)
 
 
 def test_beside_a_convolution_both_are_mixtures():
@@ -154,22 +117,15 @@ def test_beside_a_convolution_both_are_mixtures():
     assert not exposure.held
 
 
-def test_on_large_graphs_it_is_held_by_name(monkeypatch):
-    monkeypatch.setattr(analysis, "LINEAR_ATTENTION", NODES**2 - 1)
-    exposure = gr.expose(Attention(ALONE["plain"], beside=True), graph())
+@pytest.mark.parametrize("large", [False, True])
+def test_where_it_is_too_large_or_cannot_be_followed_it_is_held_by_name(large, monkeypatch):
+    """Running sums of nodes have no head; the convolution beside them does."""
+    form = ALONE["plain"] if large else lambda q, k, v: ALONE["plain"](q, k, v).cumsum(0)
+    model = Attention(form, beside=True)
+    monkeypatch.setattr(analysis, "LINEAR_ATTENTION", NODES**2 - large)
+    exposure = gr.expose(model, graph())
     assert [group.name for group in exposure.groups] == ["conv"]
-    assert any("mm" in part.operations for part in exposure.held if part.beside)
-
-
-def test_what_cannot_be_followed_behind_it_leaves_it_held():
-    """A sort of channels by their sums has no head; the convolution beside it does."""
-
-    def ranked(q, k, v):
-        return ALONE["plain"](q, k, v).cumsum(0)
-
-    exposure = gr.expose(Attention(ranked, beside=True), graph())
-    assert [group.name for group in exposure.groups] == ["conv"]
-    assert any(part.beside for part in exposure.held)
+    assert any(part.beside and "mm" in part.operations for part in exposure.held)
 
 
 class Pyg(nn.Module):

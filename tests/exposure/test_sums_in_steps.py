@@ -1,10 +1,9 @@
-"""Sums that are written in several steps, and what is mentioned of numbers that leave PyTorch.
+"""Sums that are written in several steps.
 
 Each model names its sums itself, as dense matrices and what they multiply; the exposure must give
 the same logits under weights that it never saw.
 """
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 import gnn_repair as gr
+from tests.helpers.models.terms import dense
 
 NODES, WIDTH, CLASSES = 14, 5, 3
 
@@ -92,16 +92,6 @@ class Model(nn.Module):
         return self.form(self.w, x, edge_index, edge_type, y)[0]
 
 
-def dense(exposure, coefficients, group):
-    """[N, N]: the weights of a group's terms, by recipient and sender."""
-    place = torch.repeat_interleave(exposure.segments.diff())
-    chosen = place % exposure.num_groups == group
-    senders = exposure.sources[exposure.rows[chosen].long()].long()
-    made = torch.zeros(NODES, NODES).double()
-    where = place[chosen] // exposure.num_groups, senders
-    return made.index_put(where, coefficients[chosen].double(), accumulate=True)
-
-
 SUMS = (
     in_place, onto_the_root, by_products, mean_with_the_base, nothing_by_nothing,
     adjacency_made_inside,
@@ -122,7 +112,7 @@ def test_every_step_is_reweighted(form):
     other = exposure.coefficients[0] * torch.rand(exposure.num_terms)
     shift = torch.zeros_like(logits)
     for g in range(len(parts)):  # by how much each weight grows; a scale may stand in h instead
-        old, new = (dense(exposure, c, g) for c in (exposure.coefficients[0], other))
+        old, new = (dense(exposure, c)[g] for c in (exposure.coefficients[0], other))
         own = [(a, h) for a, h in parts if bool(((a > 0) == (old > 0)).all())]
         assert len(own) == 1
         adjacency, states = own[0]
@@ -158,55 +148,3 @@ def test_messages_to_and_from_an_appended_node():
     exposure = gr.expose(Hub().double(), data)
     assert exposure.num_recipients == NODES and int(exposure.sources.max()) < NODES
     assert exposure.residual <= 1e-12
-
-
-LEAVING = {
-    "numpy": lambda x, y: torch.from_numpy(np.asarray(x.detach()).mean(0)[:CLASSES].copy()),
-    "numpy()": lambda x, y: torch.tensor(x.detach().numpy().max()),
-    "tolist": lambda x, y: torch.tensor(max(map(max, x.tolist()))),
-    "a count": lambda x, y: float(int((x[:, 0] > 0).sum())),
-    "an item": lambda x, y: x.max().item(),
-}
-MIXED = {
-    "mean": lambda x, y: one_hot(y, CLASSES).double().mean(0),
-    "roll": lambda x, y: x.roll(1, 0)[:, :CLASSES],
-    "flip": lambda x, y: x.flip(0)[:, :CLASSES],
-    "cat": lambda x, y: torch.cat([x[1:], x[:1]])[:, :CLASSES],
-    "scatter_reduce amax": lambda x, y: torch.zeros(1).double().scatter_reduce(
-        0, torch.zeros(NODES, dtype=torch.long), x[:, 0], "amax"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "beside"), [*LEAVING.items(), *MIXED.items()])
-def test_what_moves_the_logits_beside_the_messages_is_named(name, beside):
-    class Beside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.conv = GCNConv(WIDTH, CLASSES)
-
-        def forward(self, x, edge_index, y):
-            return self.conv(x, edge_index) + beside(x, y)
-
-    exposure = gr.expose(Beside().double(), graph())
-    (part,) = [part for part in exposure.held if part.beside]
-    assert ("item" if name in LEAVING else name) in part.operations
-    assert str(part) in exposure.scope
-
-
-def test_a_head_that_measures_distances_to_prototypes():
-    class Prototypes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.conv, self.them = GCNConv(WIDTH, 4), nn.Parameter(torch.randn(CLASSES, 4))
-
-        def forward(self, x, edge_index):
-            codes = one_hot(self.conv(x, edge_index).argmax(1), 4).to(x)
-            return codes[:, :CLASSES] - torch.cdist(self.conv(x, edge_index), self.them)
-
-    model, data = Prototypes().double(), graph()
-    exposure = gr.expose(model, data)
-    assert exposure.head is not None and not exposure.held
-    with torch.no_grad():
-        assert torch.allclose(exposure.logits()[0], model(data.x, data.edge_index), atol=1e-12)

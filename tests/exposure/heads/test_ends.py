@@ -50,23 +50,19 @@ class Model(nn.Module):
 @pytest.mark.parametrize("name", ENDS)
 def test_no_drawn_weights_contradict_a_verdict(name: str) -> None:
     torch.manual_seed(3)
-    edges = torch.cat([torch.randint(0, 10, (2, 36)), torch.arange(10).repeat(2, 1)], 1).unique(
-        dim=1
-    )
-    data = Data(x=2 * torch.randn(10, 5).double(), edge_index=edges)
+    edges = torch.cat([torch.randint(0, 7, (2, 22)), torch.arange(7).repeat(2, 1)], 1)
+    data = Data(x=2 * torch.randn(7, 5).double(), edge_index=edges.unique(dim=1))
     exposure = gr.expose(Model(ENDS[name]).double(), data)
     assert exposure.head is not None
     solution = gr.solve(exposure, "all", effort="fast")
     assert solution.check(exposure).ok
-    best = torch.full((10, 4), -torch.inf)
-    for seed in range(150):
+    best = torch.full((7, 4), -torch.inf).double()
+    for seed in range(90):
         lam = random_admissible(exposure.aggregate, seed, corners=(0.0, 0.5, 1.0)[seed % 3])
-        for label in range(4):
-            seen = exposure.margins(torch.full((10,), label), lam)[0]
-            best[:, label] = torch.maximum(best[:, label], seen.float())
+        told = [exposure.margins(torch.full((7,), label), lam)[0] for label in range(4)]
+        best = torch.maximum(best, torch.stack(told, 1))
     seen = best[solution.node, solution.target].numpy()
     assert not (seen[solution.verdict == "cannot"] > 1e-6).any()
     assert (solution.margin[solution.verdict == "can"] > 0).all()
-    assert (solution.bound[seen > 1e-6] > 0).all() and np.isin(
-        solution.verdict, ("can", "cannot", "undecided")
-    ).all()
+    assert (solution.bound[seen > 1e-6] > 0).all()
+    assert np.isin(solution.verdict, ("can", "cannot", "undecided")).all()
