@@ -99,7 +99,7 @@ def test_answers_name_type_relation_and_number(affine: World, bent: World, tmp_p
                 assert relation.split()[0] == kind and [int(sender), answer.node] in ends
                 assert 0 < float(share) <= 1.0001
                 told += 1
-        assert told > 10
+        assert told > 5
     ranked = source_ranking(solve(affine[2], affine[1]["paper"].y), affine[2])
     assert set(ranked["source_type"]) == {"paper", "author", "venue"}
     assert (ranked["source"] < ranked["source_type"].map(SIZES)).all()
