@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -164,6 +165,9 @@ def test_every_row_of_a_frame_names_the_ends_of_its_own_link(chosen, vary):
         assert rows["coefficient"].tolist() == mixture.coefficients[0, terms].tolist()
     other = "target" if vary == "source" else "source"
     assert f"{vary}'s messages; the {other} stays" in str(exposure)
+    assert f"{vary}s varied, {mixture.num_terms:,} messages" in repr(exposure)
+    with pytest.raises(InputError, match=r"\[2, 40\]"):
+        replace(exposure, links=exposure.links[:, 1:])
 
 
 # What cannot be told ------------------------------------------------------------------------------
@@ -287,8 +291,33 @@ def test_forms_of_forward(kind, vary):
         told = product(Embedding.forward(model, data.x, edges), links)
     says(exposure, told)
     says(gr.expose_links(model, data, links[:, 3:7], vary=vary), told[3:7])
+    assert data.edge_label_index is links
     if kind == "OfTrueGraph":
         assert "(x, train_pos_edge_index, edge_label_index=links)" in str(exposure)
+
+
+def test_links_are_found_among_other_arguments_and_logits_among_other_outputs():
+    def forward(self, x, edge_index, link_scale, edge_label_index):
+        logits = link_scale * dot(self.inner(x, edge_index), edge_label_index)
+        return {"p": logits.sigmoid(), "logits": logits}
+
+    data, model = graph(), Made(forward, inner=Encoder()).double()
+    data.link_scale = torch.tensor(2.0).double()
+    links = data.edge_label_index
+    says(gr.expose_links(model, data), 2 * dot(model.inner(data.x, data.edge_index), links))
+
+
+def test_a_decoder_may_read_the_links_of_data_where_they_are_those():
+    data, model = graph(), Encoder().double()
+    links = data.edge_label_index
+
+    def decoder(z, _):
+        return dot(z, data.edge_label_index)
+
+    exposure = gr.expose_links(model, data, decoder=decoder)
+    says(exposure, dot(model(data.x, data.edge_index), links))
+    with pytest.raises(ExposureRefused, match="looks up no rows"):
+        gr.expose_links(model, data, links.flip(1), decoder=decoder)
 
 
 def test_probabilities_that_are_no_sigmoid_are_pointed_out():
