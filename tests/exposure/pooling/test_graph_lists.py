@@ -101,6 +101,12 @@ FORMS: dict[str, tuple[Callable[[], Any], list[int]]] = {
     "loader with an order": (
         lambda: DataLoader(doubled(), batch_size=3, sampler=EveryThird()), SOME,
     ),
+    "loader of batches": (
+        lambda: DataLoader(doubled(), batch_sampler=[SOME[:3], SOME[3:]]), SOME,
+    ),
+    "loader that drops the last": (
+        lambda: DataLoader(doubled(), batch_size=4, drop_last=True), list(range(8)),
+    ),
     "loader of PyTorch": (by_hand, SOME),
 }  # fmt: skip
 """What makes them, and the numbers of the graphs that they hold; empty: all."""
@@ -143,7 +149,9 @@ def test_batches_of_graphs_make_one_exposure(
     assert sorted(frame["graph"]) == [0, 2] and "node" not in frame
 
 
-@pytest.mark.parametrize("form", ["dataset", "generator", "loader with an order"])
+@pytest.mark.parametrize(
+    "form", ["dataset", "generator", "loader with an order", "loader of batches"]
+)
 def test_a_diagnosis_reads_labels_of_every_form(form: str) -> None:
     make, chosen = FORMS[form]
     whole = Batch.from_data_list([doubled()[i] for i in chosen or range(len(GRAPHS))])
