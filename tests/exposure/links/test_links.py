@@ -402,6 +402,7 @@ OTHERS = {
     "its own": lambda score, z, end: score - z[end].square().sum(1),
     "that of the link before": lambda score, z, end: score - z[end.roll(1)].square().sum(1),
     "a mean over links": lambda score, z, end: score - score.mean(),
+    "all nodes for its own": lambda score, z, end: score - (score[:, None] * z[:, 0]).cos().mean(1),
 }
 """By what is read: the logit of a score, all embeddings and the nodes at the other end."""
 
