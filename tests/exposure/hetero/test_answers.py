@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import SAGEConv
 
 import gnn_repair as gr
 from gnn_repair import Exposure, expose, solve
@@ -25,7 +26,8 @@ from gnn_repair.repair.evidence import summary
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.targets import check_graph_data
 from gnn_repair.reporting.evidence import gather
-from tests.helpers.models.typed_models import CLASSES, SIZES, build, first_run, graph
+from tests.helpers.models.made import Made
+from tests.helpers.models.typed_models import CLASSES, SIZES, WIDTHS, build, first_run, graph
 from tests.helpers.report.pages import payload_of
 
 SENDER = re.compile(r"(paper|author|venue) (\d+) \(λ ([\d.e+-]+), (\w+ \w+ \w+)\)")
@@ -103,6 +105,24 @@ def test_answers_name_type_relation_and_number(affine: World, bent: World, tmp_p
     ranked = source_ranking(solve(affine[2], affine[1]["paper"].y), affine[2])
     assert set(ranked["source_type"]) == {"paper", "author", "venue"}
     assert (ranked["source"] < ranked["source_type"].map(SIZES)).all()
+
+
+def test_senders_of_another_type_can_share_a_weight() -> None:
+    data, kind = graph(), ("author", "writes", "paper")
+
+    def forward(self: Any, x_dict: Any, edge_index_dict: Any) -> torch.Tensor:
+        pair = x_dict["author"], x_dict["paper"]
+        return self.a(pair, edge_index_dict[kind]) + self.b(pair, edge_index_dict[kind])
+
+    widths = WIDTHS["author"], WIDTHS["paper"]
+    convs = {
+        name: SAGEConv(widths, CLASSES, aggr=how) for name, how in (("a", "sum"), ("b", "mean"))
+    }
+    exposure = expose(Made(forward, **convs).double(), data)
+    tied, edges = exposure.tied(), data[kind].edge_index
+    assert (exposure.num_groups, tied.num_groups) == (2, 1)
+    assert tied.num_terms == edges.shape[1]
+    torch.testing.assert_close(tied.logits(), exposure.logits(), rtol=0, atol=1e-12)
 
 
 def test_a_file_is_bound_by_its_type(bent: World, tmp_path: Path) -> None:
