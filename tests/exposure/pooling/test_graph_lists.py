@@ -158,6 +158,17 @@ def test_a_diagnosis_reads_labels_of_every_form(form: str) -> None:
     assert str(gr.diagnose(built("mean"), make())) == str(gr.diagnose(built("mean"), whole))
 
 
+def test_a_loader_follows_what_it_was_told_to() -> None:
+    def forward(self: Any, x: Tensor, edge_index: Tensor, x_batch: Tensor) -> Tensor:
+        return self.head(global_mean_pool(self.body.nodes(x, edge_index), x_batch))
+
+    torch.manual_seed(0)
+    model = Made(forward, body=Body(), head=nn.Linear(WIDTH, CLASSES)).double()
+    loader = DataLoader(doubled()[:4], batch_size=2, follow_batch=["x"])
+    exposure = gr.expose(model, loader)
+    assert exposure.segments.diff().tolist() == SIZES[:4]
+
+
 @pytest.mark.parametrize("held", ["pos", "z", ""])
 def test_graphs_without_features(held: str) -> None:
     def features(self: Any, edge_index: Tensor, batch: Tensor, **more: Tensor) -> Tensor:
