@@ -312,6 +312,10 @@ def test_the_numbers_of_one_graph_may_come_bare(outputs: int, end: Any, columns:
     graph.y = torch.randn(1).double()
     if outputs == 1:
         assert gr.expose(model, graph).outputs == "values"
+        return
+    graph.y = torch.arange(6)  # of nodes, so that these are asked for
+    with pytest.raises(ExposureRefused, match="row of logits per node"):
+        gr.expose(model, graph)
 
 
 # Refusals -----------------------------------------------------------------------------------------
