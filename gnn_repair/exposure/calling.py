@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -294,7 +295,10 @@ def _batches_of_loader(loader: DataLoader[Any]) -> list[Any]:
 
 
 def _in_order(loader: GraphLoader) -> list[Any] | None:
-    if type(loader.sampler) is not SequentialSampler or loader.batch_sampler is None:
+    batches = loader.batch_sampler  # one of your own leaves the sampler as it is by default
+    if type(loader.sampler) is not SequentialSampler or type(batches) is not BatchSampler:
+        return None
+    if loader.drop_last:
         return None
     items = [loader.dataset[i] for i in range(len(loader.dataset))]
     if not all(isinstance(item, Data) for item in items):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.nn import GCNConv, global_add_pool, global_max_pool, global_mean_pool
+from torch_geometric.nn import GCNConv, global_add_pool, global_mean_pool
 from torch_geometric.utils import scatter, softmax, to_dense_batch
 
 import gnn_repair as gr
@@ -47,10 +47,9 @@ class Parts(nn.Module):
         self.enter, self.conv = nn.Linear(5, WIDTH), GCNConv(WIDTH, WIDTH)
         self.value, self.score, self.heads = (nn.Linear(WIDTH, k) for k in (WIDTH, 1, 2))
         self.query, self.key = nn.Linear(WIDTH, 3), nn.Linear(WIDTH, 3)
-        self.head, self.rel, self.wide = (nn.Linear(k, 3) for k in (WIDTH, WIDTH, 2 * WIDTH))
+        self.head = nn.Linear(WIDTH, 3)
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 5), nn.ReLU(), nn.Linear(5, 3))
-        self.pair, self.two = nn.Bilinear(WIDTH, WIDTH, 1), nn.Linear(2 * WIDTH, 1)
-        self.join, self.triple = (nn.Linear(k * WIDTH, WIDTH) for k in (2, 3))
+        self.two, self.join = nn.Linear(2 * WIDTH, 1), nn.Linear(2 * WIDTH, WIDTH)
         self.deep = nn.Sequential(nn.Linear(2 * WIDTH, 5), nn.ReLU(), nn.Linear(5, WIDTH))
         self.norm, self.gru = nn.LayerNorm(WIDTH), nn.GRUCell(WIDTH, WIDTH)
         self.attention = nn.MultiheadAttention(WIDTH, 1, batch_first=True)
@@ -115,15 +114,6 @@ def by_scores(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
     return (scores.softmax(1) * dense(u, v, ones(u, s))) @ h
 
 
-def by_bmm(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
-    return torch.bmm(dense(u, v, ones(u, s)).unsqueeze(0), h.unsqueeze(0)).squeeze(0)
-
-
-def by_segments(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
-    lengths = torch.bincount(v, minlength=NODES)  # edges come by recipient
-    return torch.segment_reduce(h[u] * s, "sum", lengths=lengths, initial=0)
-
-
 def by_bag(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
     offsets = torch.cat([v.new_zeros(1), torch.bincount(v, minlength=NODES).cumsum(0)[:-1]])
     weight = ones(u, s).view(-1)
@@ -133,10 +123,6 @@ def by_bag(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
 def by_norms(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
     d = degree(v).rsqrt()
     return d * (matrix(u, v, ones(u, s)) @ (d * h))
-
-
-def beside_all(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
-    return total(h[u] * s, v) + m.value(h).mean(0)
 
 
 def beside_largest(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
@@ -149,53 +135,27 @@ def beside_attention(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
 
 NODE_MODELS: dict[str, Callable[..., Tensor]] = {
     "index_add": lambda m, h, u, v, s: total(h[u] * s, v),
-    "index_add of index_select": lambda m, h, u, v, s: total(h.index_select(0, u) * s, v),
-    "scatter_add": lambda m, h, u, v, s: torch.zeros_like(h).scatter_add_(
-        0, v[:, None].expand(-1, WIDTH), h[u] * s),
-    "scatter_reduce": lambda m, h, u, v, s: torch.zeros_like(h).scatter_reduce(
-        0, v[:, None].expand(-1, WIDTH), h[u] * s, "sum"),
-    "index_put": lambda m, h, u, v, s: torch.zeros_like(h).index_put((v,), h[u] * s, True),
     "scatter of PyG": lambda m, h, u, v, s: scatter(h[u] * s, v, 0, NODES, reduce="mean"),
-    "mean by hand": lambda m, h, u, v, s: total(h[u] * s, v) / degree(v),
-    "symmetric norm on edges": lambda m, h, u, v, s: total(
-        (degree(v)[u] * degree(v)[v]).rsqrt() * h[u] * s, v),
     "sparse product": lambda m, h, u, v, s: torch.sparse.mm(matrix(u, v, ones(u, s)), h),
     "csr product": lambda m, h, u, v, s: matrix(u, v, ones(u, s)).to_sparse_csr() @ h,
-    "dense product": lambda m, h, u, v, s: dense(u, v, ones(u, s)) @ h,
-    "einsum": lambda m, h, u, v, s: torch.einsum("ij,jk->ik", dense(u, v, ones(u, s)), h),
     "from the other side": lambda m, h, u, v, s: (h.t() @ dense(v, u, ones(u, s))).t(),
-    "addmm": lambda m, h, u, v, s: torch.addmm(m.value(h), dense(u, v, ones(u, s)), h),
     "D A D as products": by_norms,
-    "bmm": by_bmm,
     "table of neighbours": by_table,
     "loop over nodes": by_loop,
-    "segments": by_segments,
     "bag": by_bag,
-    "attention": lambda m, h, u, v, s: total(
-        h[u] * edge_softmax(m.score(h)[u] + m.score(h)[v], v) * s, v),
     "softmax of PyG": lambda m, h, u, v, s: total(
         m.value(h)[u] * softmax(m.score(h)[u], v, num_nodes=NODES) * s, v),
     "sparse GAT": sparse_gat,
     "heads": two_heads,
     "masked scores": by_scores,
-    "gates": lambda m, h, u, v, s: total(torch.sigmoid(m.score(h[u] - h[v])) * h[u] * s, v),
     "gates by channel": lambda m, h, u, v, s: total(m.value(h[v]).sigmoid() * h[u] * s, v),
-    "messages of both ends": lambda m, h, u, v, s: total(
-        torch.relu(m.value(h)[u] + h[v]) * s, v),
     "residual": lambda m, h, u, v, s: h + total(m.value(h)[u] * s, v),
-    "jumping": lambda m, h, u, v, s: torch.maximum(h, total(m.value(h)[u] * s, v)),
-    "difference to oneself": lambda m, h, u, v, s: total((h[u] - h[v]) * s, v),
     "both ends joined": lambda m, h, u, v, s: total(
         m.join(torch.cat([h[u], h[v]], 1)).relu() * s, v),
-    "both ends joined, turned": lambda m, h, u, v, s: total(
-        m.join(torch.cat([h[v], h[u]], 1)).relu() * s, v),
     "edge convolution": lambda m, h, u, v, s: total(
         m.deep(torch.cat([h[v], h[u] - h[v]], 1)) * s, v),
-    "ends and their product": lambda m, h, u, v, s: total(
-        m.triple(torch.cat([h[u], h[v], h[u] * h[v]], 1)).tanh() * s, v),
     "attention by joined ends": lambda m, h, u, v, s: total(
         h[u] * softmax(m.two(torch.cat([h[v], h[u]], 1)), v, num_nodes=NODES) * s, v),
-    "mean of all beside": beside_all,
     "maximum beside": beside_largest,
     "attention to all beside": beside_attention,
 }  # fmt: skip
@@ -218,11 +178,6 @@ PAPERS, AUTHORS = 9, 7
 WRITES = ("author", "writes", "paper")
 
 
-def typed_table(a: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
-    numbers = (torch.ones(len(u), 1).double() * s).view(-1)
-    return torch.sparse_coo_tensor(torch.stack([v, u]), numbers, (PAPERS, AUTHORS))
-
-
 def stacked(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
     """All nodes in one table, papers first."""
     both = torch.cat([p, a])
@@ -239,18 +194,11 @@ def by_mask(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tenso
 
 TYPED_MODELS: dict[str, Callable[..., Tensor]] = {
     "layers by mask": by_mask,
-    "sum": lambda m, a, p, u, v, s: total(a[u] * s, v, PAPERS),
     "mean": lambda m, a, p, u, v, s: scatter(a[u] * s, v, 0, PAPERS, reduce="mean"),
-    "sparse product": lambda m, a, p, u, v, s: typed_table(a, u, v, s) @ a,
-    "dense product": lambda m, a, p, u, v, s: typed_table(a, u, v, s).to_dense() @ a,
     "attention": lambda m, a, p, u, v, s: total(
         m.value(a)[u] * softmax(m.score(a)[u] + m.score(p)[v], v, num_nodes=PAPERS) * s, v, PAPERS),
-    "attention by products": lambda m, a, p, u, v, s: total(a[u] * softmax(
-        (m.query(p)[v] * m.key(a)[u]).sum(1, keepdim=True), v, num_nodes=PAPERS) * s, v, PAPERS),
-    "gates": lambda m, a, p, u, v, s: total((m.score(p)[v]).sigmoid() * a[u] * s, v, PAPERS),
     "both ends joined": lambda m, a, p, u, v, s: total(
         m.join(torch.cat([a[u], p[v]], 1)).relu() * s, v, PAPERS),
-    "beside oneself": lambda m, a, p, u, v, s: p + total(m.value(a)[u] * s, v, PAPERS),
     "one table": stacked,
     "mean of all authors beside": lambda m, a, p, u, v, s: total(a[u] * s, v, PAPERS) + a.mean(0),
 }  # fmt: skip
@@ -280,18 +228,8 @@ def marks(b: Tensor) -> Tensor:
     return F.one_hot(b).double()
 
 
-def degree_of(b: Tensor) -> Tensor:
-    return (1 + torch.arange(len(b)) % 3).double().unsqueeze(1)
-
-
 def starts(b: Tensor) -> Tensor:
     return torch.cat([b.new_zeros(1), torch.bincount(b).cumsum(0)[:-1]])
-
-
-def sorted_rows(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    order = torch.argsort(m.score(h).view(-1))
-    order = order[torch.argsort(b[order], stable=True)]
-    return global_mean_pool((h * s)[order], b[order])
 
 
 def sorted_batch(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
@@ -301,13 +239,6 @@ def sorted_batch(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
     rows = rows.gather(1, order.unsqueeze(-1).expand_as(rows))
     there = there.gather(1, order).unsqueeze(-1)
     return (rows * there).sum(1) / there.sum(1)
-
-
-def first_three(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    plain, there = to_dense_batch(h, b)
-    rows, _ = to_dense_batch(h * s, b)
-    order = m.score(plain).masked_fill(~there.unsqueeze(-1), -1e9).argsort(1, descending=True)
-    return torch.take_along_dim(rows, order[:, :3], 1).sum(1)
 
 
 def kept_rows(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
@@ -323,44 +254,13 @@ def masked_mean(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
     return (rows * k).sum(1) / k.sum(1)
 
 
-def dense_attention(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    plain, there = to_dense_batch(h, b)
-    rows, _ = to_dense_batch(h * s, b)
-    weight = m.score(plain).squeeze(-1).masked_fill(~there, -1e30).softmax(1)
-    return torch.bmm(weight.unsqueeze(1), rows).squeeze(1)
-
-
 def quotient(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
     e = m.score(h).exp()
     return global_add_pool(e * h * s, b) / global_add_pool(e, b)
 
 
-@with_heads
-def pooled_heads(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    weight = softmax(m.heads(h), b)
-    return global_add_pool((h.view(-1, 2, 2) * (weight * s).unsqueeze(-1)).flatten(1), b)
-
-
-def read_out_early(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    early = global_add_pool(h, b)
-    return global_mean_pool((h + m.value(early)[b]) * s, b) + early
-
-
-def by_pieces(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    return torch.stack([p.mean(0) for p in (h * s).split(torch.bincount(b).tolist())])
-
-
 def by_marks(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
     return torch.stack([(h * s)[b == i].sum(0) for i in range(int(b.max()) + 1)])
-
-
-def of_segments(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    return torch.segment_reduce(h * s, "mean", lengths=torch.bincount(b))
-
-
-def after_norm(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
-    mean = global_mean_pool(h, b)[b]
-    return global_add_pool((h - mean) * s, b)
 
 
 def places(b: Tensor) -> Tensor:
@@ -441,7 +341,6 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
     "set to set": set_to_set,
     "virtual node read out": virtual_node,
     "clusters": lambda m, h, b, s: by_row(assigned(h, m, b), s).mean(1),
-    "clusters before a sum": lambda m, h, b, s: by_row(assigned(h, m, b).relu(), s).sum(1),
     "clusters side by side": flattened,
     "clusters of clusters": of_clusters,
     "beside the root": beside_root,
@@ -460,8 +359,6 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
         [(h * s * k.unsqueeze(1)).sum(0) / k.sum() for k in marks(b).t().long()]),
     "picked by nonzero": lambda m, h, b, s: torch.cat(
         [(h * s)[(b == i).nonzero().view(-1)].mean(0, keepdim=True) for i in b.unique()]),
-    "some rows in another order": lambda m, h, b, s: global_add_pool(
-        (h * s)[places(b).argsort(stable=True)], b[places(b).argsort(stable=True)]),
     "differences of running sums": lambda m, h, b, s: (h * s).cumsum(0)[
         starts(b) + torch.bincount(b) - 1],
     "two levels": lambda m, h, b, s: global_mean_pool(
@@ -469,50 +366,23 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
         torch.arange(int(b.max()) * 2 + 2) // 2),
     "query of the mean": lambda m, h, b, s: global_add_pool(
         softmax((m.value(global_mean_pool(h, b))[b] * h).sum(1, keepdim=True), b) * h * s, b),
-    "context of the largest": lambda m, h, b, s: global_mean_pool(
-        torch.relu(m.value(h) + global_max_pool(h, b)[b]) * s, b),
     "log of a sum": lambda m, h, b, s: global_add_pool(h.exp() * s, b).log(),
-    "weights by rows": lambda m, h, b, s: global_add_pool(h * degree_of(b) * s, b),
     "norm within graphs": lambda m, h, b, s: global_add_pool(
         (h - global_mean_pool(h, b)[b]) / (1 + global_mean_pool(h * h, b)[b]).sqrt() * s, b),
     "graphs attend to each other": lambda m, h, b, s: global_mean_pool(h * s, b).softmax(0),
     "transposed": lambda m, h, b, s: h.new_zeros(WIDTH, int(b.max()) + 1).scatter_add(
         1, b.expand(WIDTH, -1), (h * s).t()).t(),
-    "tensordot": lambda m, h, b, s: torch.tensordot(marks(b), h * s, dims=([0], [0])),
     "edges of neighbours in order": lambda m, h, b, s: global_add_pool(
         by_row(torch.relu(m.value(h)[1:] + h[:-1]), s), b[1:], int(b.max()) + 1),
-    "add": lambda m, h, b, s: global_add_pool(h * s, b),
-    "mean": lambda m, h, b, s: global_mean_pool(h * s, b),
-    "scatter": lambda m, h, b, s: scatter(h * s, b, 0, reduce="sum"),
-    "index_add": lambda m, h, b, s: total(h * s, b, int(b.max()) + 1),
     "index_reduce": lambda m, h, b, s: h.new_zeros(int(b.max()) + 1, WIDTH).index_reduce(
         0, b, h * s, "mean", include_self=False),
-    "marks": lambda m, h, b, s: marks(b).t() @ (h * s),
-    "marks over counts": lambda m, h, b, s: (marks(b) / counts(b).t()).t() @ (h * s),
-    "einsum": lambda m, h, b, s: torch.einsum("nb,nd->bd", marks(b), h * s),
     "sparse marks": lambda m, h, b, s: marks(b).t().to_sparse() @ (h * s),
-    "dense sum": lambda m, h, b, s: to_dense_batch(h * s, b)[0].sum(1),
-    "dense mean": lambda m, h, b, s: to_dense_batch(h * s, b)[0].sum(1) / counts(b),
     "mask of whole numbers": masked_mean,
-    "pieces": by_pieces,
     "graph by graph": by_marks,
-    "segments": of_segments,
     "by the root of the size": lambda m, h, b, s: global_add_pool(h * s, b) / counts(b).sqrt(),
-    "scaled by the size": lambda m, h, b, s: global_mean_pool(h * s, b) * counts(b).log1p(),
-    "attention": lambda m, h, b, s: global_add_pool(h * softmax(m.score(h), b) * s, b),
     "attention as a quotient": quotient,
-    "attention of a dense batch": dense_attention,
-    "heads": pooled_heads,
-    "gate": lambda m, h, b, s: global_add_pool(m.score(h).sigmoid() * m.value(h) * s, b),
-    "sorted within graphs": sorted_rows,
     "dense batch sorted": sorted_batch,
-    "three best": first_three,
     "some nodes": kept_rows,
-    "after subtracting the mean": after_norm,
-    "mean and largest": lambda m, h, b, s: global_mean_pool(h * s, b) + global_max_pool(h, b),
-    "read out early": read_out_early,
-    "first node beside": lambda m, h, b, s: global_mean_pool(h * s, b) + m.value(h)[starts(b)],
-    "less the batch's mean": lambda m, h, b, s: global_add_pool(h * s, b) - h.mean(0),
     "two layers": lambda m, h, b, s: global_mean_pool(h, b) + global_add_pool(
         m.value(global_mean_pool(h, b)[b] + h) * s, b),
 }  # fmt: skip
@@ -541,86 +411,45 @@ def common(a: Tensor, e: Tensor) -> Tensor:
 
 
 LINK_MODELS: dict[str, Callable[..., Tensor]] = {
-    "dot": lambda m, z, y, e, a: dot(z, e),
-    "columns": lambda m, z, y, e, a: z[e[0], 0] - z[e[1], 1],
     "columns of both": lambda m, z, y, e, a: z[e.t()][:, 0, 0] - z[e.t()][:, 1, 1],
-    "rows of both": lambda m, z, y, e, a: z[e.t()].prod(1).sum(1),
-    "number of common neighbours": lambda m, z, y, e, a: dot(z, e) + common(a, e).sum(1),
     "Adamic Adar": lambda m, z, y, e, a: dot(z, e) + common(a, e) @ (1 / a.sum(1).log1p()),
-    "resource allocation": lambda m, z, y, e, a: dot(z, e) + common(a, e) @ (1 / a.sum(1)),
-    "Jaccard": lambda m, z, y, e, a: dot(z, e) * common(a, e).sum(1)
-    / (a[e[0]] + a[e[1]]).clamp(max=1).sum(1),
     "Katz": lambda m, z, y, e, a: dot(z, e) + (a + 0.1 * a @ a)[e[0], e[1]],
-    "preferential attachment": lambda m, z, y, e, a: dot(z, e) + a.sum(1)[e[0]] * a.sum(1)[e[1]],
-    "degrees beside ends": lambda m, z, y, e, a: m.two(torch.cat([z[e[0]], z[e[1]]], 1)).view(-1)
-    * a.sum(1)[e[0]].rsqrt(),
-    "sum of common neighbours": lambda m, z, y, e, a: dot(z, e) + (common(a, e) @ y).sum(1),
     "NCN": lambda m, z, y, e, a: m.two(
         torch.cat([z[e[0]] * z[e[1]], common(a, e) @ y], 1)).view(-1),
     "weighted common neighbours": lambda m, z, y, e, a: dot(z, e)
     + ((common(a, e) / a.sum(1)) @ m.value(y)).relu().sum(1),
     "propagated once more": lambda m, z, y, e, a: dot(z, e) + dot(a @ y / 4, e),
-    "only propagated": lambda m, z, y, e, a: dot(z, e) * 0.5 + dot((a @ m.value(y)).relu(), e),
     "mean of all": lambda m, z, y, e, a: dot(z, e) + (z[e[0]] * y.mean(0)).sum(1),
     "largest of all": lambda m, z, y, e, a: dot(z - y.max(0).values, e),
-    "centred": lambda m, z, y, e, a: dot(z - y.mean(0), e),
-    "neighbours of both ends pooled": lambda m, z, y, e, a: m.two(
-        torch.cat([z[e[0]], (a[e[0]] + a[e[1]]) @ y], 1)).view(-1),
     "best neighbour": lambda m, z, y, e, a: dot(z, e) + (z[e[0]] * y[a.argmax(1)[e[1]]]).sum(1),
     "attention over all": lambda m, z, y, e, a: dot(z, e)
     + ((z[e[0]] @ y.t()).softmax(1) @ y * z[e[1]]).sum(1),
-    "common neighbours of neighbours": lambda m, z, y, e, a: dot(z, e)
-    + common(a @ a, e).sum(1).sqrt(),
     "walks between the ends": lambda m, z, y, e, a: dot(z, e) * (a @ a @ a)[e[0], e[1]].log1p(),
-    "mean of the common": lambda m, z, y, e, a: dot(z, e)
-    + (common(a, e) @ y / common(a, e).sum(1, keepdim=True).clamp(min=1)).mean(1),
     "subgraph pooled by its largest": lambda m, z, y, e, a: dot(z, e) + torch.where(
         ((a[e[0]] + a[e[1]]) > 0).unsqueeze(-1), y, -9.0).amax(1).sum(1),
-    "bilinear": lambda m, z, y, e, a: m.pair(z[e[0]], z[e[1]]).view(-1),
-    "absolute difference": lambda m, z, y, e, a: (z[e[0]] - z[e[1]]).abs().sum(1),
-    "distance": lambda m, z, y, e, a: -(z[e[0]] - z[e[1]]).norm(dim=1),
     "cosine": lambda m, z, y, e, a: F.cosine_similarity(z[e[0]], z[e[1]]),
-    "perceptron": lambda m, z, y, e, a: m.mlp(z[e[0]] * z[e[1]])[:, 0],
     "two columns": lambda m, z, y, e, a: m.mlp(z[e[0]] * z[e[1]])[:, :2],
     "beside the mean link": lambda m, z, y, e, a: dot(z, e) - dot(y, e).mean(),
     "embedding": lambda m, z, y, e, a: (F.embedding(e[0], z) * F.embedding(e[1], z)).sum(1),
-    "products of rows": lambda m, z, y, e, a: torch.bmm(
-        z[e[0]].unsqueeze(1), z[e[1]].unsqueeze(2)).view(-1),
     "gathered": lambda m, z, y, e, a: (torch.take_along_dim(z, e[0][:, None], 0)
                                        * torch.take_along_dim(z, e[1][:, None], 0)).sum(1),
     "all pairs": lambda m, z, y, e, a: (z @ z.t())[e[0], e[1]],
     "link by link": lambda m, z, y, e, a: torch.stack([z[i] @ z[j] for i, j in e.t()]),
     "both directions": lambda m, z, y, e, a: m.two(torch.cat(
         [z[torch.cat([e[0], e[1]])], z[torch.cat([e[1], e[0]])]], 1)).view(2, -1).mean(0),
-    "symmetrised": lambda m, z, y, e, a: m.deep(torch.cat([z[e[0]], z[e[1]]], 1)).sum(1)
-    + m.deep(torch.cat([z[e[1]], z[e[0]]], 1)).sum(1),
     "norm before": lambda m, z, y, e, a: dot(m.norm(z), e),
-    "unit vectors": lambda m, z, y, e, a: dot(F.normalize(z), e),
     "attention between ends": lambda m, z, y, e, a: m.attention(
         z[e.t()], z[e.t()], z[e.t()], need_weights=False)[0].mean(1).sum(1),
     "gated unit": lambda m, z, y, e, a: m.gru(z[e[0]], z[e[1]]).sum(1),
-    "complex": lambda m, z, y, e, a: (z[e[0], :2] * z[e[1], :2] - z[e[0], 2:] * z[e[1], 2:]).sum(1),
-    "translation": lambda m, z, y, e, a: -(z[e[0]] + m.value.bias - z[e[1]]).abs().sum(1),
-    "kernel": lambda m, z, y, e, a: torch.exp(-((z[e[0]] - z[e[1]]) ** 2).sum(1)),
-    "heads": lambda m, z, y, e, a: (
-        z.view(-1, 2, 2)[e[0]] * z.view(-1, 2, 2)[e[1]]).sum(-1).mean(-1),
     "flattened list": lambda m, z, y, e, a: z[e.reshape(-1)].view(2, -1, WIDTH).prod(0).sum(1),
-    "sorted links": lambda m, z, y, e, a: dot(z, e[:, e[0].argsort()])[e[0].argsort().argsort()],
     "in pieces": lambda m, z, y, e, a: torch.cat([dot(z, piece) for piece in e.split(4, 1)]),
     "end of the next link": lambda m, z, y, e, a: dot(z, e)
     - (z[e[0]] * y[e[1].roll(1)]).sum(1),
     "standardised links": lambda m, z, y, e, a: (dot(z, e) - dot(y, e).mean()) / dot(y, e).std(),
-    "size of the table": lambda m, z, y, e, a: dot(z, e) / y.norm(),
     "rival targets": lambda m, z, y, e, a: dot(z, e) - (z[e[0]] @ y.t()).logsumexp(1),
-    "largest of the neighbours": lambda m, z, y, e, a: dot(z, e) + torch.where(
-        a[e[1]].unsqueeze(-1) > 0, y, -9.0).amax(1).sum(1),
-    "subgraphs one by one": lambda m, z, y, e, a: dot(z, e) + torch.stack(
-        [y[(a[i] + a[j]) > 0].mean(0) for i, j in e.t()]).sum(1),
     "subgraphs by index": lambda m, z, y, e, a: dot(z, e) + scatter(
         y[(a[e[0]] + a[e[1]]).nonzero()[:, 1]], (a[e[0]] + a[e[1]]).nonzero()[:, 0], 0, e.shape[1],
         reduce="mean").sum(1),
-    "sparse common neighbours": lambda m, z, y, e, a: dot(z, e)
-    * (1 + (a.to_sparse() @ a)[e[0], e[1]]).log(),
     "rows of a sparse matrix": lambda m, z, y, e, a: dot(z, e) + (
         torch.index_select(a.to_sparse(), 0, e[0]).to_dense() * a[e[1]]).sum(1),
     "structure in a perceptron": lambda m, z, y, e, a: m.two(torch.cat(
@@ -699,24 +528,16 @@ def all_types(p: Tensor, a: Tensor, u: Tensor, v: Tensor, weight: Any, start: An
     return torch.sparse_coo_tensor(places, numbers, shape) @ torch.cat([p, a])
 
 
+@with_heads
 def types_above(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
     kind, weight = two_kinds(u, s)
     both = all_types(p, a, u, v, weight, kind * (PAPERS + AUTHORS))
     return m.join(both.view(2, -1, WIDTH).transpose(0, 1).flatten(1))[:PAPERS]
 
 
-def layers_by_index(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
-    """A matrix per type, picked by every row's own type."""
-    weights = torch.stack([m.value.weight, m.key.weight.t() @ m.query.weight])
-    kind = torch.tensor([0] * PAPERS + [1] * AUTHORS)
-    rows = torch.einsum("ni,nio->no", torch.cat([p, a]), weights[kind])
-    return total(rows[u + PAPERS] * s, v, PAPERS)
-
-
 TYPED_MODELS |= {
     "one above the other": types_above,
     "one matrix": lambda m, a, p, u, v, s: all_types(p, a, u, v, ones(u, s).view(-1))[:PAPERS],
-    "layers by index": layers_by_index,
 }
 
 
@@ -754,8 +575,6 @@ GRAPH_MODELS |= {
     "heads and graphs on one axis": merged_heads,
     "appended virtual nodes": virtual_rows,
     "adaptive average": adaptive,
-    "products of channels": lambda m, h, b, s: global_mean_pool(
-        (h[:, :2, None] * h[:, None, 2:]).flatten(1) * s, b),
     "counted from the first node": lambda m, h, b, s: global_mean_pool(
         (h - h[starts(b)][b]).abs() * s, b),
 }  # fmt: skip
@@ -778,9 +597,6 @@ def completed(m: Any, z: Tensor, y: Tensor, e: Tensor, a: Tensor) -> Tensor:
 
 
 LINK_MODELS |= {
-    "steps between the ends": lambda m, z, y, e, a: (
-        z[e[0]] * F.embedding(hops_between(a)[e[0], e[1]].long() % 3, m.head.weight) * z[e[1]]
-    ).sum(1),
     "completed common neighbours": completed,
     "attention to what is near": lambda m, z, y, e, a: (z[e[0]] * (m.score(y).t().masked_fill(
         torch.minimum(*hops_between(a)[e]) > 1, -torch.inf).softmax(1) @ y)).sum(1) + dot(z, e),
@@ -788,13 +604,8 @@ LINK_MODELS |= {
     + torch.linalg.matrix_power((y @ y.t()).masked_fill(a == 0, -1e9).softmax(1), 3)[e[0], e[1]],
     "triangles of the ends": lambda m, z, y, e, a: dot(z, e)
     * (1 + torch.einsum("ij,jk,ki->i", a, a, a)[e].prod(0)).log(),
-    "gravity": lambda m, z, y, e, a: a.sum(0)[e[1]].log1p()
-    - (z[e[0]] - z[e[1]]).pow(2).sum(1).log(),
     "other rule on edges": lambda m, z, y, e, a: torch.where(
         a[e[0], e[1]] > 0, dot(z, e), m.two(torch.cat([z[e[0]], z[e[1]]], 1)).view(-1)),
-    "rotation": lambda m, z, y, e, a: 4 - torch.stack([
-        z[e[0], :2] * 0.6 - z[e[0], 2:] * 0.8 - z[e[1], :2],
-        z[e[0], :2] * 0.8 + z[e[0], 2:] * 0.6 - z[e[1], 2:]]).norm(dim=0).sum(1),
     "hyperbolic": lambda m, z, y, e, a: -torch.acosh(
         1 + (z[e[0]] - z[e[1]]).pow(2).sum(1) / (1 + z[e].pow(2).sum(2).prod(0))),
 }  # fmt: skip
@@ -873,53 +684,45 @@ def gap(seen: Tensor, told: Tensor) -> float:
 
 
 def judged_rows(model: Any, data: Any, seed: int) -> str:
-    """Of a model of nodes or graphs: ``exact``, ``held``, or a fault."""
+    """Of a model of nodes, papers or graphs: ``exact``, ``held``, or a fault."""
     exposure = gr.expose(model, data, outputs="classes")
-    pooled = exposure.graph_starts is not None
-    edges = {} if pooled else {(int(v), int(u)): i for i, (u, v) in enumerate(data.edge_index.t())}
-    count = data.edge_index.shape[1]
-    if pooled:  # nodes, clusters or edges, as the last term says
-        kind, _ = exposure.names.split(exposure.sources[exposure.rows[-1:].long()].numpy())
-        count = dict(exposure.names.senders)[kind[0]]
-    extra = (data.batch,) if pooled else ()
+    place, count, given = asked(exposure, data)
     aggregate, worst = exposure.aggregate, 0.0
     torch.manual_seed(seed)
     for corner in (False, True):
         lam = drawn(aggregate, corner)
-        place = _numbered(exposure.names) if pooled else lambda v, u: edges.get((v, u), -1)
         s = factors(aggregate, lam, place, count)
-        if s.shape[1] > getattr(model.spelling, "heads", 1):  # an earlier pool is a group, too
-            lam = drawn(aggregate, corner, last=True)
+        if s.shape[1] > getattr(model.spelling, "heads", 1):
+            lam = drawn(aggregate, corner, last=True)  # an earlier pool is a group, too
             s = factors(aggregate, lam, place, count)[:, -1:]
         with torch.no_grad():
-            seen = model(data.x, data.edge_index, *extra, s=s)
+            seen = model(*given, s=s)
         worst = max(worst, gap(seen, exposure.logits(lam)[0]))
     return verdict(worst, exposure)
 
 
-def _numbered(names: Any) -> Callable[[int, int], int]:
-    return lambda _, sender: int(names.split(np.array([sender]))[1][0])
+def asked(exposure: Any, data: Any) -> tuple[Callable[[int, int], int], int, tuple[Any, ...]]:
+    """Where a message stands by its ends, how many there are, and what the model is given."""
 
+    def sender(source: int) -> tuple[str, int]:
+        kinds, numbers = exposure.names.split(np.array([source]))
+        return kinds[0], int(numbers[0])
 
-def judged_types(model: Any, data: HeteroData, seed: int) -> str:
-    """Of a model of papers: as of nodes, with authors by name."""
-    exposure = gr.expose(model, data, node_type="paper")
-    index = data[WRITES].edge_index
+    if exposure.graph_starts is not None:  # nodes, clusters or edges, as the last term says
+        kind, _ = sender(int(exposure.sources[exposure.rows[-1:].long()]))
+        count = dict(exposure.names.senders)[kind]
+        return lambda _, u: sender(u)[1], count, (data.x, data.edge_index, data.batch)
+    typed = isinstance(data, HeteroData)
+    index = data[WRITES].edge_index if typed else data.edge_index
     edges = {(int(v), int(u)): i for i, (u, v) in enumerate(index.t())}
 
-    def place(paper: int, source: int) -> int:
-        kind, number = exposure.names.split(np.array([source]))
-        return edges.get((paper, int(number[0])), -1) if kind[0] == "author" else -1
+    def by_type(v: int, u: int) -> int:
+        kind, number = sender(u)
+        return edges.get((v, number), -1) if kind == "author" else -1
 
-    worst, aggregate = 0.0, exposure.aggregate
-    torch.manual_seed(seed)
-    for corner in (False, True):
-        lam = drawn(aggregate, corner)
-        s = factors(aggregate, lam, place, index.shape[1])
-        with torch.no_grad():
-            seen = model(data.x_dict, data.edge_index_dict, s=s)
-        worst = max(worst, gap(seen, exposure.logits(lam)[0]))
-    return verdict(worst, exposure)
+    if typed:
+        return by_type, index.shape[1], (data.x_dict, data.edge_index_dict)
+    return lambda v, u: edges.get((v, u), -1), index.shape[1], (data.x, index)
 
 
 def verdict(worst: float, exposure: Any) -> str:
@@ -964,7 +767,7 @@ def cases() -> dict[str, Callable[[int], str]]:
         for name, spelling in NODE_MODELS.items():
             found[f"nodes: {name}{end}"] = partial(_rows, NodeModel, graph, spelling, bent)
         for name, spelling in TYPED_MODELS.items():
-            found[f"types: {name}{end}"] = partial(_types, spelling, bent)
+            found[f"types: {name}{end}"] = partial(_rows, TypedModel, typed, spelling, bent)
         for name, spelling in GRAPH_MODELS.items():
             found[f"graphs: {name}{end}"] = partial(_rows, GraphModel, batch, spelling, bent)
     for whole in (False, True):
@@ -979,11 +782,6 @@ def cases() -> dict[str, Callable[[int], str]]:
 def _rows(model: Any, data: Any, spelling: Callable[..., Tensor], bent: bool, seed: int) -> str:
     given = data(seed)
     return judged_rows(model(spelling, bent).double(), given, seed)
-
-
-def _types(spelling: Callable[..., Tensor], bent: bool, seed: int) -> str:
-    data = typed(seed)
-    return judged_types(TypedModel(spelling, bent).double(), data, seed)
 
 
 def _links(decoder: Callable[..., Tensor], whole: bool, seed: int) -> str:

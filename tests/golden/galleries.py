@@ -51,12 +51,7 @@ def a_convolution(name: str) -> Exposure:
 
 
 def of_the_gallery(build: Callable[[], nn.Module]) -> Exposure:
-    model, data = gallery.built(build, torch.float64), gallery.graph()
-    if isinstance(model, gallery_models.ByMatrix):
-        sparse = model.first.product in (torch.spmm, torch.sparse.mm)
-        matrix = gallery.matrix(data)
-        data.adj = matrix.to_sparse() if sparse else matrix
-    return gr.expose(model, data)
+    return gr.expose(gallery.built(build, torch.float64), gallery.graph())
 
 
 def by_convention(name: str) -> Exposure:
@@ -179,7 +174,6 @@ def galleries() -> dict[str, Gallery]:
         for bent in (False, True)
     }
     heads = {name: entry.build for name, entry in gallery.TAILED.items()}
-    heads |= {f"affine: {name}": build for name, build in gallery.AFFINE.items()}
     heads |= {f"refused: {name}": build for name, (build, _) in gallery.REFUSED.items()}
     found: dict[str, tuple[int, Gallery]] = {
         "convolutions": (5, {name: partial(a_convolution, name) for name in convolutions.CASES}),

@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import gnn_repair as gr
 from tests.golden.answers import PARTS
 from tests.golden.galleries import galleries
@@ -86,6 +88,19 @@ def compare(part: str, tree: dict[str, Any], some: bool = False) -> list[str]:
         return [*differences(expected, plain, part)]
     said = read(RECORDS / f"{part}.words.json")
     return [*differences(expected, plain, part), *differences(said, words, f"{part}.words")]
+
+
+def recorded(*names: str) -> Callable[[str], None]:
+    """A test of these parts; they stand in several files, which are run side by side."""
+
+    @pytest.mark.filterwarnings("ignore")
+    @pytest.mark.parametrize("part", names)
+    def test(part: str) -> None:
+        if part == "screens" and missing():
+            pytest.skip(missing())
+        assert compare(part, found_in(part)) == []
+
+    return test
 
 
 def update(part: str, tree: dict[str, Any], words_only: bool) -> None:

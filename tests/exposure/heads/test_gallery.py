@@ -33,7 +33,7 @@ LIMIT = {torch.float32: 1e-4, torch.float64: 1e-10}
 def test_the_tail_is_the_model(name: str, dtype: torch.dtype) -> None:
     entry, limit = TAILED[name], LIMIT[dtype]
     model = built(entry.build, dtype)
-    data = graph(dtype, model)
+    data = graph(dtype)
     exposure = expose(model, data)
     assert exposure.head is not None
     assert not entry.tail or followed_by(exposure.head) == entry.tail

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv
 
-from gnn_repair import Exposure, Reweighting, SetTranslation, expose, reach, solve
+from gnn_repair import Exposure, Reweighting, expose, reach, solve
 from gnn_repair.datasets import generate_publications
 
 WRITES = "author writes paper"
@@ -67,17 +67,12 @@ def test_what_was_planted(data: HeteroData) -> None:
     for number in torch.nonzero(paper.experts == 1)[:20].view(-1):
         others = author.field[source[(target == number) & ~lead]]
         assert len(set(others.tolist())) == 1 and int(others[0]) != int(paper.y[number])
-
-
-def test_it_is_always_the_same_graph(data: HeteroData) -> None:
-    again = generate_publications()
-    for kind in data.edge_types:
-        assert torch.equal(data[kind].edge_index, again[kind].edge_index)
-    for kind in data.node_types:
-        torch.testing.assert_close(data[kind].x, again[kind].x, rtol=0, atol=0)
     ends = data["paper", "cites", "paper"].edge_index
     assert bool((ends[0] != ends[1]).all()) and len(torch.unique(ends, dim=1)[0]) == 2700
-    assert data["paper"].train_mask.float().mean(0) == pytest.approx([0.5] * 3, abs=0.01)
+    assert paper.train_mask.float().mean(0) == pytest.approx([0.5] * 3, abs=0.01)
+    again = generate_publications()
+    assert all(torch.equal(data[kind].x, again[kind].x) for kind in data.node_types)
+    assert all(torch.equal(data[k].edge_index, again[k].edge_index) for k in data.edge_types)
 
 
 def test_diagnosis_finds_the_evidence(data: HeteroData, exposure: Exposure) -> None:
@@ -94,48 +89,39 @@ def test_diagnosis_finds_the_evidence(data: HeteroData, exposure: Exposure) -> N
 def test_witnesses_turn_to_the_relation_with_the_evidence(
     data: HeteroData, exposure: Exposure
 ) -> None:
-    """Of the margin that a witness gains, nearly all comes through the authors it weighs anew."""
-    paper, author = data["paper"], data["author"]
-    wrong = exposure.frozen_logits[0].argmax(1) != paper.y
-    solution = solve(exposure, paper.y, paper.test_mask[:, 0] & wrong & (paper.experts == 1))
-    gained, experts = {group.name: 0.0 for group in exposure.groups}, []
-    frame = exposure.to_frame()
-    new = solution.dense(exposure)[0].numpy()
-    logits = frame.filter(like="logit ").to_numpy()
-    for witness in solution:
-        if not witness.reachable:
-            continue
-        rows = np.flatnonzero(frame["node"] == witness.node)
-        rival = int(exposure.frozen_logits[0, witness.node].argmax())
-        pull = logits[rows, witness.target] - logits[rows, rival]
-        change = (new[rows] - frame["coefficient"].to_numpy()[rows]) * pull
-        for name, value in zip(frame["group"].iloc[rows], change, strict=True):
-            gained[name] += value
-        of_authors = rows[(frame["group"].iloc[rows] == WRITES).to_numpy()]
-        heaviest = of_authors[new[of_authors].argmax()]
-        assert frame["source_type"].iloc[heaviest] == "author"
-        experts.append(int(author.field[frame["source"].iloc[heaviest]]) == witness.target)
-    assert len(experts) > 40 and np.mean(experts) > 0.95
-    assert gained[WRITES] > 0.75 * sum(gained.values())
+    """Of the margin that witnesses gain, most comes through authors; the heaviest are experts."""
+    paper, frozen, frame = data["paper"], exposure.frozen_logits[0].argmax(1), exposure.to_frame()
+    outvoted = paper.test_mask[:, 0] & (frozen != paper.y) & (paper.experts == 1)
+    solution = solve(exposure, paper.y, outvoted)
+    node, source = (torch.tensor(frame[name].to_numpy()) for name in ("node", "source"))
+    authors = torch.tensor((frame["group"] == WRITES).to_numpy())
+    reached = torch.zeros(len(paper.y), dtype=torch.bool)
+    reached[solution.node[solution.reachable]] = True
+    said = exposure.contributions[0, exposure.rows.long()]
+    pull = said.gather(1, paper.y[node, None]) - said.gather(1, frozen[node, None])
+    new = solution.dense(exposure)[0]
+    gained = (new - exposure.coefficients[0]) * pull[:, 0] * reached[node]
+    assert float(gained[authors].sum()) > 0.75 * float(gained.sum())
+    right = []
+    for number in reached.nonzero().view(-1):
+        own = ((node == number) & authors).nonzero().view(-1)
+        heaviest = source[own[new[own].argmax()]]
+        right.append(int(data["author"].field[heaviest]) == int(paper.y[number]))
+    assert len(right) > 40 and np.mean(right) > 0.95
 
 
 def test_reweighting_learns_whom_to_trust(data: HeteroData, exposure: Exposure) -> None:
+    """The senior author, whose message alone tells who it is."""
     paper = data["paper"]
     train, val, test = (paper[f"{part}_mask"][:, 0] for part in ("train", "val", "test"))
-
-    def accuracy(predicted: Tensor) -> float:
-        return float((predicted == paper.y)[test].float().mean())
-
-    frozen = accuracy(exposure.frozen_logits[0].argmax(1))
-    fitted = Reweighting(hidden=32, epochs=100, lr=3e-3).fit(exposure, paper.y, train, val)
-    moved = SetTranslation(hidden=32, epochs=100, lr=3e-3).fit(exposure, paper.y, train, val)
-    assert accuracy(fitted.predict(exposure)) > frozen + 0.15
-    assert accuracy(moved.predict(exposure)) < frozen + 0.05
-    # It weighs the senior author, whose message alone tells who it is.
-    seniors = torch.zeros(exposure.num_terms, dtype=torch.bool)
-    frame = exposure.to_frame()
+    fitted = Reweighting(hidden=16, epochs=60, lr=5e-3).fit(exposure, paper.y, train, val)
+    right, before = (
+        (said == paper.y)[test].float().mean()
+        for said in (fitted.predict(exposure), exposure.frozen_logits[0].argmax(1))
+    )
+    assert right > before + 0.15
+    frame, weighed = exposure.to_frame(), fitted.coefficients(exposure)[0]
     authors = torch.tensor((frame["group"] == WRITES).to_numpy())
     source = torch.tensor(frame["source"].to_numpy())
-    seniors[authors] = data["author"].senior[source[authors]]
-    weighed = fitted.coefficients(exposure)[0]
-    assert float(weighed[seniors].mean()) > 2 * float(weighed[authors & ~seniors].mean())
+    senior = data["author"].senior[source[authors]]
+    assert float(weighed[authors][senior].mean()) > 2 * float(weighed[authors][~senior].mean())

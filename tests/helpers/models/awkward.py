@@ -94,16 +94,6 @@ class OneByOne(Net):
         return self.lin(out)
 
 
-class Tracked(Net):
-    """The user's features want gradients, and one aggregation is not read."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            self.conv(x, edge_index)
-            return super().forward(x, edge_index)
-
-
 class OneGraph(nn.Module):
     """The readouts of a single graph, side by side."""
 
@@ -115,18 +105,6 @@ class OneGraph(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.conv(x, edge_index).relu()
         return self.lin(torch.cat([pool(x) for pool in self.pools], -1))
-
-
-class Tokens(nn.Module):
-    """Multi-head attention among a node's own tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.view(-1, 2, 4)
-        return self.attention(tokens, tokens, tokens)[0].reshape(-1, 8)
 
 
 class Shrunk(nn.Module):
@@ -197,16 +175,6 @@ class Cached(nn.Module):
         if self.encoder._cached_x is None:
             self.encoder._cached_x = adj @ (adj @ x)
         return self.lin(self.encoder._cached_x)
-
-
-class CachedByName(Cached):
-    """The same in a dict."""
-
-    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
-        store = vars(self).setdefault("store", {})
-        if "x" not in store:
-            store["x"] = adj @ (adj @ x)
-        return self.lin(store["x"])
 
 
 class OnRows(nn.Module):
@@ -304,16 +272,9 @@ def _mixing(function: Step) -> Callable[[], nn.Module]:
 
 AWKWARD: dict[str, Awkward] = {
     "unused product": Awkward(Unused, lambda: ring(60), Exposed(runs=30)),
-    "unused aggregation of tracked features": Awkward(Tracked, ring, Exposed()),
     "mean and max of one graph": Awkward(
         lambda: OneGraph(lambda x: x.mean(0), lambda x: x.max(0).values), ring,
         Exposed(mentions="(max)"),
-    ),
-    "mean and min of one graph, kept axes": Awkward(
-        lambda: OneGraph(
-            lambda x: x.mean(0, keepdim=True), lambda x: torch.min(x, 0, keepdim=True)[0]
-        ),
-        ring, Exposed(mentions="(min)"),
     ),
     **{
         f"mean and {how} of one graph": Awkward(
@@ -327,7 +288,6 @@ AWKWARD: dict[str, Awkward] = {
             "norm": lambda x: x.norm(dim=0),
         }.items()
     },
-    "attention over own tokens": Awkward(lambda: Net(Tokens()), ring, Exposed()),
     "boolean mask": Awkward(lambda: Net(Shrunk()), ring, Refused(("`after`", r"torch\.where"))),
     "root with a check": Awkward(lambda: Positive(Root(True)), ring, Exposed()),
     "root": Awkward(lambda: Positive(Root(False)), ring, Exposed()),
@@ -344,19 +304,10 @@ AWKWARD: dict[str, Awkward] = {
         )
         for how, limit in {"if": 6.0, "if of a number": 250.0}.items()
     },
-    "if of a number nearby": Awkward(
-        lambda: Net(Branch("if of a number", 150.0)), loud,
-        Refused((r"`after` \(Branch\)", r"\.item\(\)", r"torch\.where")),
-    ),
     "home-made cache": Awkward(Cached, ring, Exposed()),
-    "home-made cache in a dict": Awkward(CachedByName, ring, Exposed()),
     "adjacency among the features": Awkward(
         lambda: OnRows(NODES + FEATURES), widened,
         Refused(("adjacency", r"data\.x", "N × N")),
-    ),
-    "features of no graph": Awkward(
-        lambda: OnRows(FEATURES), lambda: Data(x=ring().x, edge_index=ring().edge_index),
-        Refused(("no aggregation happens", "forward= that propagates")),
     ),
     "wider product": Awkward(Wider, ring, Exposed()),
     **{
@@ -481,35 +432,13 @@ class Beside(Net):
         return self.lin(self.conv(h, data.edge_index) + self.extra(h, data))
 
 
-def _by_recipient(data: Data) -> tuple[Tensor, Tensor]:
-    """The edges' sources in the order of their recipients, and how many each of these has."""
-    order = data.edge_index[1].argsort(stable=True)
-    return data.edge_index[0][order], torch.bincount(data.edge_index[1], minlength=NODES)
-
-
-def _segments(h: Tensor, data: Data) -> Tensor:
-    sources, lengths = _by_recipient(data)
-    return torch.segment_reduce(h[sources], "sum", lengths=lengths, axis=0)
-
-
-def _maximum(h: Tensor, data: Data) -> Tensor:
-    source, target = data.edge_index
-    index = target[:, None].expand(-1, h.shape[1])
-    return torch.zeros_like(h).scatter_reduce(0, index, h[source], "amax", include_self=False)
-
-
 SIDES: dict[str, Callable[[], nn.Module]] = {
     "MultiheadAttention": AttendingSide,
-    "scaled_dot_product_attention": lambda: Side(
-        lambda h, data: functional.scaled_dot_product_attention(h, h, h)
-    ),
     "linear attention": lambda: Side(lambda h, data: h.softmax(1) @ (h.softmax(0).t() @ h)),
     "embedding_bag": lambda: Side(
         lambda h, data: functional.embedding_bag(data.table, h, mode="sum")
     ),
-    "segment_reduce": lambda: Side(_segments),
     "neighbour table": lambda: Side(lambda h, data: h[data.table].sum(1)),
-    "scatter-max": lambda: Side(_maximum),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+from torch.nn.utils import parametrizations, weight_norm
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
@@ -103,23 +103,12 @@ STYLES: dict[str, Style] = {
     "PNA, mean and sum": Style(pna(["mean", "sum"]), AFFINE),
     "PNA with max and std": Style(pna(["mean", "max", "std"]), TAILED),
     "SAGE with mean and sum": Style(several("mean", "sum"), AFFINE),
-    "SAGE with mean and max": Style(several("mean", "max"), AFFINE),
-    "mean and sum, one convolution each": Style(plain(c.Sides), TAILED),
     "SAGE with softmax aggregation": Style(plain(c.Two, pyg.SAGEConv, aggr="softmax"), AFFINE),
     "SAGE with median": Style(plain(c.Two, pyg.SAGEConv, aggr="median"), "`sort`"),
     "F.layer_norm": Style(plain(c.Functional), TAILED),
     "einsum experts": Style(plain(c.Einsum), TAILED),
-    "chunk and gate": Style(plain(c.Chunked), TAILED),
-    "split and cat": Style(plain(c.Split), TAILED),
-    "stack, mean": Style(plain(c.Stacked, "mean"), TAILED),
-    "stack, max": Style(plain(c.Stacked, "max"), TAILED),
-    "in place": Style(plain(c.InPlace), TAILED),
     "index_select": Style(plain(c.Selected), TAILED),
     "weight_norm": Style(plain(c.WeightNorm, weight_norm), TAILED),
-    "weight_norm by parametrization": Style(
-        plain(c.WeightNorm, parametrizations.weight_norm), TAILED
-    ),
-    "spectral_norm": Style(plain(c.WeightNorm, spectral_norm), TAILED),
     "spectral_norm by parametrization": Style(
         plain(c.WeightNorm, parametrizations.spectral_norm), TAILED
     ),
@@ -128,22 +117,12 @@ STYLES: dict[str, Style] = {
     "softmax over hops": Style(plain(c.HopSoftmax), TAILED),
     "JK lstm": Style(plain(c.Jumping, "lstm"), TAILED),
     "JK max": Style(plain(c.Jumping, "max"), TAILED),
-    "JK cat": Style(plain(c.Jumping, "cat"), TAILED),
     "BatchNorm": Style(plain(c.Normed, nn.BatchNorm1d(WIDTH)), TAILED),
-    "BatchNorm of PyG": Style(plain(c.Normed, pyg.BatchNorm(WIDTH)), TAILED),
     "PairNorm": Style(plain(c.Normed, pyg.PairNorm()), TAILED),
     "GraphNorm": Style(plain(c.Normed, pyg.GraphNorm(WIDTH)), TAILED),
     "InstanceNorm of PyG": Style(plain(c.Normed, pyg.InstanceNorm(WIDTH)), "`norm` (InstanceNorm)"),
-    "InstanceNorm of PyG, tracked": Style(
-        plain(c.Normed, pyg.InstanceNorm(WIDTH, track_running_stats=True)), TAILED
-    ),
-    # Built where it is used: its weights are drawn.
-    "DiffGroupNorm": Style(lambda data: c.Normed(pyg.DiffGroupNorm(WIDTH, 2)), TAILED),
     "MessageNorm": Style(plain(c.Normed, pyg.MessageNorm(True), "message"), TAILED),
-    "GraphSizeNorm": Style(plain(c.Normed, pyg.GraphSizeNorm()), TAILED),
-    "MeanSubtractionNorm": Style(plain(c.Normed, pyg.MeanSubtractionNorm()), TAILED),
     "returns a dict with logits": Style(plain(c.Answer, "dict"), TAILED),
-    "returns a dict of one": Style(plain(c.Answer, "dict of one"), TAILED),
     "returns (logits, embedding)": Style(plain(c.Answer, "tuple"), TAILED),
     "returns (embedding, logits)": Style(plain(c.Answer, "embedding first"), TAILED),
     "returns a dataclass": Style(plain(c.Answer, "dataclass"), TAILED),
@@ -157,21 +136,10 @@ STYLES: dict[str, Style] = {
     "edge messages by hand": Style(plain(c.ByScatter, "edge"), TAILED),
     "gated by hand, statement form": Style(plain(c.ByScatter, "statement"), TAILED),
     "index_add by hand, nothing after": Style(plain(c.PlainEnd, "index_add"), AFFINE),
-    "three hops by hand": Style(plain(c.HandFilter), AFFINE),
-    "attention over nodes before the last convolution": Style(plain(c.AttentionBefore), AFFINE),
     "linear end, root weights": Style(plain(c.Two, pyg.SAGEConv), AFFINE),
-    "LayerNorm before the last convolution": Style(plain(c.NormBefore), AFFINE),
     "NNConv": Style(
         lambda data: c.EdgeFeatures(pyg.NNConv(WIDTH, WIDTH, nn.Linear(3, WIDTH * WIDTH))), TAILED
     ),
-    "GINEConv": Style(
-        lambda data: c.EdgeFeatures(pyg.GINEConv(nn.Linear(WIDTH, WIDTH), edge_dim=3)), TAILED
-    ),
-    "GATConv with edge features": Style(
-        lambda data: c.EdgeFeatures(pyg.GATConv(WIDTH, WIDTH, edge_dim=3)), TAILED
-    ),
-    "GENConv": Style(lambda data: c.EdgeFeatures(pyg.GENConv(WIDTH, WIDTH, edge_dim=3)), TAILED),
-    "edge network": Style(plain(c.EdgeNetwork), TAILED),
     "Sequential of PyG": Style(sequential, TAILED),
     "DataParallel": Style(lambda data: nn.DataParallel(c.Functional()), TAILED),
     "TorchScript": Style(
@@ -189,11 +157,10 @@ STYLES: dict[str, Style] = {
     "MultiheadAttention with the graph as mask": Style(plain(c.Unseen, "attention"), AFFINE),
     "HeteroConv": Style(hetero, "node types"),
     "half precision": Style(lambda data: c.Half().half(), "convert it with model.float()"),
-    "bfloat16": Style(lambda data: c.Half().bfloat16(), "convert it with model.float()"),
 }
 
 
-HALF = {"half precision": torch.float16, "bfloat16": torch.bfloat16}
+HALF = {"half precision": torch.float16}
 
 
 def built(name: str):

@@ -53,48 +53,6 @@ class Einsum(Two):
         return self.lin(torch.einsum("nd,kde->nke", x, self.experts).relu().mean(1))
 
 
-class Chunked(Two):
-    """A gated linear unit by chunk."""
-
-    def __init__(self) -> None:
-        super().__init__(width=WIDTH // 2)
-
-    def after(self, x: Tensor, before: Tensor) -> Tensor:
-        value, gate = x.chunk(2, dim=-1)
-        return self.lin(value * torch.sigmoid(gate))
-
-
-class Split(Two):
-    """Halves by split, one of them activated, put together again."""
-
-    def after(self, x: Tensor, before: Tensor) -> Tensor:
-        first, second = torch.split(x, [WIDTH // 4, WIDTH - WIDTH // 4], dim=1)
-        return self.lin(torch.cat([first.tanh(), second.relu()], dim=1))
-
-
-class Stacked(Two):
-    """Branches stacked and averaged, or their maximum."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how, self.skip = how, nn.Linear(WIDTH, WIDTH)
-
-    def after(self, x: Tensor, before: Tensor) -> Tensor:
-        stacked = torch.stack([x.relu(), self.skip(before), F.elu(x)], dim=0)
-        mixed = stacked.mean(0) if self.how == "mean" else stacked.max(dim=0).values
-        return self.lin(mixed)
-
-
-class InPlace(Two):
-    """relu_ and add_ in place."""
-
-    def after(self, x: Tensor, before: Tensor) -> Tensor:
-        x = x.clone()
-        torch.relu_(x)
-        x.add_(before).mul_(0.5)
-        return self.lin(x)
-
-
 class Selected(Two):
     """index_select of channels, and of all nodes in their own order."""
 
@@ -181,15 +139,6 @@ class Normed(Two):
         return self.lin(self.norm(x).relu())
 
 
-class NormBefore(Two):
-    """Pre-norm: everything nonlinear before the last convolution, a skip around it."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.conv1(x, edge_index)
-        inner = F.layer_norm(x, (WIDTH,)).relu()
-        return self.lin(x + self.conv2(inner, edge_index))
-
-
 class Answer(Two):
     """Returns something else than a tensor."""
 
@@ -216,22 +165,6 @@ class Output:
 
     logits: Tensor
     hidden: Tensor
-
-
-class Sides(nn.Module):
-    """Two aggregators as two convolutions, their outputs side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter = nn.Linear(FEATURES, WIDTH)
-        self.mean = pyg.SAGEConv(WIDTH, WIDTH, aggr="mean")
-        self.sum = pyg.SAGEConv(WIDTH, WIDTH, aggr="sum", root_weight=False)
-        self.lin = nn.Linear(2 * WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.enter(x).relu()
-        both = [self.mean(x, edge_index), self.sum(x, edge_index)]
-        return self.lin(torch.cat(both, dim=1).relu())
 
 
 class DenseBuffer(nn.Module):
@@ -296,35 +229,6 @@ class PlainEnd(ByScatter):
         sent = norm.unsqueeze(1) * x[source]
         mixed = torch.zeros_like(x).index_add(0, target, sent)
         return self.lin(mixed).log_softmax(dim=-1)
-
-
-class HandFilter(nn.Module):
-    """Three hops added with weights of their own, without MessagePassing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin1, self.lin2 = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, CLASSES)
-        self.gamma = nn.Parameter(torch.tensor([0.4, 0.3, 0.2, 0.1]))
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        source, target = edge_index
-        degree = torch.bincount(target, minlength=x.shape[0]).clamp(min=1).to(x.dtype)
-        hop = self.lin2(self.lin1(x).relu())
-        out = self.gamma[0] * hop
-        for k in range(1, 4):
-            sent = hop[source] / degree[target].unsqueeze(1)
-            hop = torch.zeros_like(hop).index_add(0, target, sent)
-            out = out + self.gamma[k] * hop
-        return out
-
-
-class AttentionBefore(NodeAttention):
-    """Attention over all nodes before the last convolution, which ends the model."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.conv1(x, edge_index).relu()[None]
-        mixed, _ = self.attention(x, x, x, need_weights=False)
-        return self.lin(self.conv2(mixed[0] + x[0], edge_index))
 
 
 class Unpacked(Two):
@@ -395,25 +299,6 @@ class EdgeFeatures(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = self.conv1(x, edge_index).relu()
         return self.lin(F.elu(self.conv2(x, edge_index, edge_attr)))
-
-
-class EdgeNetwork(pyg.MessagePassing):
-    """Messages and nodes updated by perceptrons, as mesh simulators do."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="add")
-        self.enter = nn.Linear(FEATURES, WIDTH)
-        self.edge = nn.Sequential(
-            nn.Linear(2 * WIDTH + 3, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
-        )
-        self.node = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        x = self.enter(x).relu()
-        return self.node(torch.cat([x, self.propagate(edge_index, x=x, edge_attr=edge_attr)], 1))
-
-    def message(self, x_i: Tensor, x_j: Tensor, edge_attr: Tensor) -> Tensor:
-        return self.edge(torch.cat([x_i, x_j, edge_attr], dim=1))
 
 
 class Half(Two):

@@ -132,15 +132,10 @@ TUNED = {
 }
 
 CONVOLUTIONS = {
-    "GIN": Entry(
-        partial(g.GIN, False), "relu, affine, relu, affine, relu, affine", ("convs.1",), linear
-    ),
-    "GIN with BatchNorm": Entry(partial(g.GIN, True), "", ("convs.1",), linear),
     "GINE-like sum, one layer": Entry(
         lambda: Head(nn.ReLU(), pyg.GINConv(g.mlp(WIDTH, WIDTH, WIDTH))),
         "relu, affine, relu, affine", kind=linear,
     ),
-    "GCNII": Entry(g.GCNII, "relu, affine", ("convs.2",), linear),
     "gates of hops": Entry(g.HopGates, "", ()),
     "GPS beside attention over its input": Entry(
         lambda: Head(nn.ReLU(), pyg.GPSConv(
@@ -149,10 +144,7 @@ CONVOLUTIONS = {
         )),
         "", (),
     ),
-    "attention over layers": Entry(g.HopAttention, "", ("conv2",)),
     "UniMP": Entry(g.UniMP, "", ("conv2",)),
-    "DeeperGCN": Entry(g.Deeper, "layer_norm, relu, affine", ("layers.1.conv",)),
-    "DeeperGCN plain": Entry(partial(g.Deeper, "plain"), "", ("layers.1.conv",)),
     "GAT, ELU": Entry(g.Attended, "elu, affine"),
     "GATv2 averaged, ELU": Entry(partial(g.Attended, pyg.GATv2Conv, False), "elu, affine"),
     "SAGE, ReLU": head(nn.ReLU(), "relu, affine", linear, conv=pyg.SAGEConv(WIDTH, WIDTH)),
@@ -170,19 +162,9 @@ CONVOLUTIONS = {
     ),
     "GRU over steps": head(nn.Identity(), "", conv=pyg.GatedGraphConv(WIDTH, 2)),
     "relations, ReLU": Entry(g.Relational, "relu, affine", ("conv",) * RELATIONS, linear),
-    "directions, ReLU": Entry(
-        g.Directed, "relu, affine", ("conv.conv_in", "conv.conv_out"), linear
-    ),
-    "larger of two directions": Entry(
-        g.OverRelations, "maximum",
-        ("conv.convs.<n___a___n>", "conv.convs.<n___b___n>"), linear,
-    ),
-    "in parallel": Entry(g.Parallel, "", ("left", "right")),
-    "a max branch beside": Entry(g.HalfMax, "relu, affine", ("left",), linear),
     "gate of both": Entry(partial(g.Gated, True), "", ("conv",)),
     "gate of the input": Entry(partial(g.Gated, False), "scale, relu, affine", ("conv",), linear),
     "in place": Entry(g.InPlace, "", ("conv",), linear),
-    "by heads": Entry(g.HeadWise, "relu, affine", ("conv",), linear),
     "tied": Entry(g.Tied, "relu, affine", ("conv",), linear),
 }  # fmt: skip
 
@@ -248,42 +230,10 @@ FILTERS = {
 }  # fmt: skip
 
 
-def matrix(data: Data) -> Tensor:
-    """Rows that sum to one, self-loops included."""
-    adj = torch.eye(NODES, dtype=data.x.dtype)
-    adj[data.edge_index[1], data.edge_index[0]] = 1
-    return adj / adj.sum(1, keepdim=True)
-
-
-def by_matrix(product: Any, after: Any, tail: str, kind: str = "bounded") -> Entry:
-    return Entry(
-        lambda: g.ByMatrix(product, deepcopy(after)), tail, (), kind,
-        by_hand=lambda net, data, ops: net.by_hand(data.x, matrix(data), ops[0]),
-    )  # fmt: skip
-
-
-MATRICES = {
-    "torch.spmm, ReLU": by_matrix(torch.spmm, nn.ReLU(), "relu, affine, log_softmax", linear),
-    "torch.sparse.mm, LayerNorm": by_matrix(
-        torch.sparse.mm, nn.LayerNorm(WIDTH), "layer_norm, affine, log_softmax"
-    ),
-    "matmul, GELU": by_matrix(torch.matmul, nn.GELU(), "gelu, affine, log_softmax"),
-    "@, ELU": by_matrix(lambda a, b: a @ b, nn.ELU(), "elu, affine, log_softmax"),
-}
-
 TAILED: dict[str, Entry] = {
-    **ACTIVATIONS, **NORMS, **TUNED, **CONVOLUTIONS, **LIBRARY, **FILTERS, **MATRICES,
+    **ACTIVATIONS, **NORMS, **TUNED, **CONVOLUTIONS, **LIBRARY, **FILTERS,
 }  # fmt: skip
 
-AFFINE: dict[str, Callable[[], nn.Module]] = {
-    "GCN": lambda: Head(nn.Identity()),
-    "GCN, BatchNorm": lambda: Head(nn.BatchNorm1d(WIDTH)),
-    "GCN, log_softmax": lambda: Head(nn.Identity(), end=nn.LogSoftmax(-1)),
-    "SAGE": lambda: Head(nn.Identity(), pyg.SAGEConv(WIDTH, WIDTH)),
-    "GIN with a linear layer": lambda: Head(nn.Identity(), pyg.GINConv(nn.Linear(WIDTH, WIDTH))),
-    "GAT": lambda: Head(nn.Dropout(0.5), pyg.GATConv(WIDTH, WIDTH // 2, heads=2)),
-    "models.GCN": lambda: models.GCN(FEATURES, WIDTH, 2, CLASSES),
-}
 
 HELD: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "several aggregators, none a sum": (
@@ -304,12 +254,6 @@ HELD: dict[str, tuple[Callable[[], nn.Module], str]] = {
 """What is exposed while statistics over all nodes, and their like, are held by name."""
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "max aggregator, ReLU": (
-        lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr="max")), "`scatter_reduce`",
-    ),
-    "BatchNorm of the batch": (
-        lambda: Head(nn.BatchNorm1d(WIDTH, track_running_stats=False)), "native_batch_norm",
-    ),
     "numpy": (g.Detour, "leaves PyTorch"),
 }  # fmt: skip
 

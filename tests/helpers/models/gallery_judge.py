@@ -11,18 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.exposure import Exposure
-from tests.helpers.models.gallery import NODES, Entry, matrix
-from tests.helpers.models.gallery import graph as plain_graph
-from tests.helpers.models.gallery_models import ByMatrix
-
-
-def graph(dtype: torch.dtype = torch.float64, model: nn.Module | None = None) -> Any:
-    """The gallery's graph, with the matrix that a model wants."""
-    data = plain_graph(dtype)
-    if isinstance(model, ByMatrix):
-        sparse = model.first.product in (torch.spmm, torch.sparse.mm)
-        data.adj = matrix(data).to_sparse() if sparse else matrix(data)
-    return data
+from tests.helpers.models.gallery import NODES, Entry, graph
 
 
 def drawn(exposure: Exposure, seed: int) -> Tensor:
@@ -111,8 +100,6 @@ def _propagates(model: nn.Module, conv: Any) -> int:
 def run(model: nn.Module, data: Any) -> Tensor:
     if "edge_type" in model.forward.__code__.co_varnames:
         return model(data.x, data.edge_index, data.edge_type)
-    if isinstance(model, ByMatrix):
-        return model(data.x, data.adj)
     return model(data.x, data.edge_index)
 
 

@@ -67,37 +67,6 @@ class Tuned(nn.Module):
         return self.lin(x)
 
 
-class GIN(nn.Module):
-    def __init__(self, norm: bool) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(
-            pyg.GINConv(mlp(first, WIDTH, WIDTH, norm=norm), train_eps=True)
-            for first in (FEATURES, WIDTH)
-        )
-        self.lin1, self.lin2 = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        for conv in self.convs:
-            x = conv(x, edge_index).relu()
-        return self.lin2(F.dropout(self.lin1(x).relu(), 0.5, self.training))
-
-
-class GCNII(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.leave = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, CLASSES)
-        self.convs = nn.ModuleList(
-            pyg.GCN2Conv(WIDTH, alpha=0.2, theta=0.5, layer=k + 1, shared_weights=False)
-            for k in range(3)
-        )
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = first = self.enter(x).relu()
-        for conv in self.convs:
-            x = F.relu(conv(F.dropout(x, 0.5, self.training), first, edge_index))
-        return self.leave(x)
-
-
 class Hop(pyg.MessagePassing):
     """One step of a random walk's mean."""
 
@@ -128,22 +97,6 @@ class HopGates(nn.Module):
         return torch.matmul(gate, every).squeeze(1)
 
 
-class HopAttention(nn.Module):
-    """Layers attended to by a softmax over their scores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = pyg.SAGEConv(FEATURES, WIDTH), pyg.SAGEConv(WIDTH, WIDTH)
-        self.score, self.lin = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        first = self.conv1(x, edge_index).tanh()
-        second = self.conv2(first, edge_index).tanh()
-        both = torch.stack([first, second], dim=1)
-        share = torch.softmax(self.score(both), dim=1)
-        return self.lin((share * both).sum(1))
-
-
 class UniMP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -154,26 +107,6 @@ class UniMP(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.norm(self.conv1(x, edge_index)).relu()
         return self.conv2(x, edge_index).log_softmax(-1)
-
-
-class Deeper(nn.Module):
-    """Pre-activation residual layers and a closing norm."""
-
-    def __init__(self, block: str = "res+", conv: Any = None) -> None:
-        super().__init__()
-        self.enter, self.lin = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, CLASSES)
-        self.layers = nn.ModuleList(
-            pyg.DeepGCNLayer(
-                (conv or pyg.GCNConv)(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU(), block=block
-            )
-            for _ in range(2)
-        )
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.enter(x)
-        x = self.layers[0].conv(x, edge_index)
-        x = self.layers[1](x, edge_index)
-        return self.lin(self.layers[0].act(self.layers[0].norm(x)))
 
 
 class Attended(nn.Module):
@@ -221,29 +154,6 @@ class Cosine(nn.Module):
         return self.scale * unit @ F.normalize(self.prototypes, dim=-1).t()
 
 
-class Parallel(nn.Module):
-    """Two convolutions side by side, each with an activation of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter = nn.Linear(FEATURES, WIDTH)
-        self.left, self.right = pyg.GCNConv(WIDTH, WIDTH), pyg.SAGEConv(WIDTH, WIDTH)
-        self.lin = nn.Linear(2 * WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.enter(x).relu()
-        left, right = self.left(x, edge_index).relu(), self.right(x, edge_index).tanh()
-        return self.lin(torch.cat([left, right], dim=-1))
-
-
-class HalfMax(Parallel):
-    """Beside a sum, a branch that aggregates by max and stays as it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.right = pyg.SAGEConv(WIDTH, WIDTH, aggr="max")
-
-
 class Relational(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -252,31 +162,6 @@ class Relational(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         return self.lin(self.conv(x, edge_index, edge_type).relu())
-
-
-class Directed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.lin = (
-            pyg.DirGNNConv(pyg.SAGEConv(FEATURES, WIDTH)),
-            nn.Linear(WIDTH, CLASSES),
-        )
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.lin(self.conv(x, edge_index).relu())
-
-
-class OverRelations(nn.Module):
-    """The larger of two directions, channel by channel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        kinds = {("n", kind, "n"): pyg.SAGEConv(FEATURES, CLASSES) for kind in "ab"}
-        self.conv = pyg.HeteroConv(kinds, aggr="max")
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        edges = {("n", "a", "n"): edge_index, ("n", "b", "n"): edge_index.flip(0)}
-        return self.conv({"n": x}, edges)["n"]
 
 
 class InPlace(nn.Module):
@@ -299,21 +184,6 @@ class InPlace(nn.Module):
         out[:, 2:] = h
         out.sub_(0.1)
         return self.lin(out)
-
-
-class HeadWise(nn.Module):
-    """Heads as an axis of their own, mapped together and one by one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = pyg.GCNConv(FEATURES, 2 * WIDTH)
-        self.shared = nn.Linear(WIDTH, WIDTH)
-        self.own = nn.Parameter(torch.randn(2, WIDTH, CLASSES))
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        heads = self.conv(x, edge_index).view(-1, 2, WIDTH)
-        heads = self.shared(heads).relu()
-        return torch.einsum("nhd,hdc->nhc", heads, self.own).mean(1)
 
 
 class Tied(nn.Module):
@@ -358,40 +228,6 @@ class Detour(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         out = self.conv(x, edge_index)
         return torch.from_numpy(out.numpy().clip(0)).to(out)
-
-
-class Layer(nn.Module):
-    """A graph convolution without PyG: the matrix is multiplied by hand."""
-
-    def __init__(self, product: Callable[[Tensor, Tensor], Tensor], inputs: int) -> None:
-        super().__init__()
-        self.weight, self.bias = (
-            nn.Parameter(torch.randn(inputs, WIDTH)),
-            nn.Parameter(torch.randn(WIDTH)),
-        )
-        self.product = product
-
-    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
-        return self.product(adj, x @ self.weight) + self.bias
-
-
-class ByMatrix(nn.Module):
-    """Two such layers, a skip connection, an activation and a linear layer."""
-
-    def __init__(self, product: Callable[[Tensor, Tensor], Tensor], after: Any) -> None:
-        super().__init__()
-        self.first, self.second = Layer(product, FEATURES), Layer(product, WIDTH)
-        self.after, self.lin = after, nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
-        x = self.first(x, adj).relu()
-        return self.lin(self.after(self.second(x, adj) + x)).log_softmax(1)
-
-    def by_hand(self, x: Tensor, adj: Tensor, other: Tensor) -> Tensor:
-        """The logits with another matrix in the second layer."""
-        x = (adj @ x @ self.first.weight + self.first.bias).relu()
-        second = other @ (x @ self.second.weight) + self.second.bias
-        return self.lin(self.after(second + x)).log_softmax(1)
 
 
 class Net(nn.Module):

@@ -56,11 +56,6 @@ class OfTrueGraph(Embedding):
         return z, product(z, edge_label_index)
 
 
-class AlongLinks(Embedding):
-    def forward(self, x, edge_index, pos_edge_index):
-        return product(super().forward(x, pos_edge_index), pos_edge_index)
-
-
 class TwoClasses(Embedding):
     def __init__(self) -> None:
         super().__init__()

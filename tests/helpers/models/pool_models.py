@@ -107,19 +107,6 @@ class JumpingGIN(nn.Module):
         return sum(told[1:], told[0])
 
 
-class VirtualNode(Body):
-    """A graph-wide sum goes back to the nodes before they are pooled at the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.virtual, self.head = mlp(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        x = self.conv1(x, edge_index).relu()
-        x = x + self.virtual(global_add_pool(x, batch))[batch]
-        return self.head(global_mean_pool(self.conv2(x, edge_index).relu(), batch))
-
-
 class Normed(Pooled):
     """GraphNorm takes means of every graph, and of squares, long before the pool."""
 
@@ -130,18 +117,6 @@ class Normed(Pooled):
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Any:
         x = self.norm(self.nodes(x, edge_index), batch)
         return self.head(global_mean_pool(F.relu(x, inplace=True), batch))
-
-
-class InPlace(Body):
-    """What convolutions give is changed where it lies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        x = self.conv2(self.conv1(x, edge_index).mul_(2).add_(1), edge_index).mul_(3).tanh_()
-        return self.head(global_add_pool(x, batch))
 
 
 class OtherNames(Body):
@@ -206,14 +181,6 @@ def by_index_add(x: Tensor, batch: Tensor) -> Tensor:
     return total / torch.bincount(batch, minlength=graphs).unsqueeze(1)
 
 
-def by_scatter_add(x: Tensor, batch: Tensor) -> Tensor:
-    graphs, index = int(batch.max()) + 1, batch.unsqueeze(-1).repeat(1, x.size(1))
-    count = torch.zeros(graphs, 1, dtype=x.dtype).scatter_add_(
-        0, batch.unsqueeze(1), torch.ones(len(x), 1, dtype=x.dtype)
-    )
-    return x.new_zeros(graphs, x.size(1)).scatter_add(0, index, x).div_(count.clamp(min=1))
-
-
 def by_marks(x: Tensor, batch: Tensor) -> Tensor:
     return F.one_hot(batch).to(x.dtype).t() @ x
 
@@ -246,10 +213,6 @@ def dense_mean(x: Tensor, batch: Tensor) -> Tensor:
     return dense.sum(1) / mask.sum(1, keepdim=True)
 
 
-def in_a_loop(x: Tensor, batch: Tensor) -> Tensor:
-    return torch.stack([x[batch == graph].mean(0) for graph in range(int(batch.max()) + 1)])
-
-
 def beside(*pools: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, batch: torch.cat([pool(x, batch) for pool in pools], dim=-1)
 
@@ -280,8 +243,6 @@ MODELS: dict[str, Case] = {
     "sum": Case(lambda: Pooled(global_add_pool), (every,)),
     "nodes classified, then mean": Case(NodesFirst, (one,)),
     "mean, MLP": Case(lambda: Pooled(global_mean_pool, mlp(WIDTH, CLASSES)), (one,), True),
-    "SumAggregation": Case(lambda: Pooled(aggr.SumAggregation()), (every,)),
-    "MeanAggregation": Case(lambda: Pooled(aggr.MeanAggregation()), (one,)),
     "attention": Case(
         lambda: Pooled(aggr.AttentionalAggregation(nn.Linear(WIDTH, 1), local())), (one,)
     ),
@@ -306,12 +267,9 @@ MODELS: dict[str, Case] = {
     ),
     "jumping knowledge, MLP": Case(lambda: JumpingGIN(False), (every,) * 3, True),
     "a score a layer": Case(lambda: JumpingGIN(True), (every,) * 3),
-    "virtual node": Case(VirtualNode, (one,)),
     "GraphNorm": Case(Normed, (one,)),
-    "in place": Case(InPlace, (every,)),
     "attributes of the graph": Case(WithGlobals, (one,), True),
     "index_add": Case(lambda: Pooled(by_index_add), (one,)),
-    "scatter_add": Case(lambda: Pooled(by_scatter_add), (one,)),
     "scatter_reduce": Case(lambda: Pooled(by_reduction), (one,)),
     "a matrix of marks": Case(lambda: Pooled(by_marks), (every,)),
     "segments": Case(lambda: Pooled(by_segments), (one,)),
@@ -320,7 +278,6 @@ MODELS: dict[str, Case] = {
     # Affine in each of them, and not in both.
     "product of sum and mean": Case(lambda: Pooled(product_of_two), (every, one), True),
     "a dense batch": Case(lambda: Pooled(dense_mean), (one,)),
-    "a loop": Case(lambda: Pooled(in_a_loop), (one,)),
     "top k": Case(lambda: Choosing(pyg.TopKPooling(WIDTH, 0.5)), (one,)),
     "SAGPool": Case(lambda: Choosing(pyg.SAGPooling(WIDTH, 0.5)), (one,)),
     "one logit": Case(
@@ -337,7 +294,6 @@ MODELS: dict[str, Case] = {
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "max": (lambda: Pooled(global_max_pool), r"`scatter_reduce` \(amax\), no weighted sum"),
-    "max aggregation": (lambda: Pooled(aggr.MaxAggregation()), r"`pool` \(MaxAgg"),
     "sort": (
         lambda: Pooled(aggr.SortAggregation(2), wide=2 * WIDTH),
         r"`pool` \(SortAggregation\)",
