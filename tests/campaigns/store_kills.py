@@ -8,7 +8,6 @@ the next writer, who goes on in the same store.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import select
@@ -24,11 +23,11 @@ from pathlib import Path
 from typing import IO
 
 from gnn_repair.errors import ResourceError
-from gnn_repair.methods import METHODS
 from gnn_repair.results.protocol import PAPER
 from gnn_repair.results.records import Run, RunRecord
 from gnn_repair.results.store import Store
 from tests.campaigns import CampaignResult
+from tests.helpers.study.planted_records import make_record as planted_record
 
 SPLITS = 40
 """Addresses a writer goes round; small enough that it replaces its own records all the time."""
@@ -37,10 +36,10 @@ STARTS = 60.0
 EVERY = 5.0
 """Seconds between two words about the progress."""
 
-Report = Callable[[str], None]
 
-
-def campaign(seed: int, seconds: float, on_progress: Report | None = None) -> CampaignResult:
+def campaign(
+    seed: int, seconds: float, on_progress: Callable[[str], None] | None = None
+) -> CampaignResult:
     """Start and kill writers for ``seconds``; at least one."""
     draw, seen = random.Random(seed), Counter[str]()
     faults: list[str] = []
@@ -60,7 +59,9 @@ def _one_kill(
 ) -> list[str]:
     """One writer's life; ``kept`` holds the newest value that was reported of every run."""
     number = draw.randrange(2**31)
-    writer = _start(root, number)
+    command = [sys.executable, "-m", "tests.campaigns.store_kills", str(root), str(number)]
+    home = Path(__file__).parents[2]
+    writer = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     try:
         said = [_first_line(writer.stdout)]
@@ -75,15 +76,6 @@ def _one_kill(
         _hear(line, kept, begun, seen)
     seen["kills"] += 1
     return _check(root, kept, begun, seen, number)
-
-
-def _start(root: Path, number: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.campaigns.store_kills", str(root), str(number)],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
 
 
 def _first_line(stream: IO[str]) -> str:
@@ -142,39 +134,26 @@ def _strays(root: Path, number: int, seen: Counter[str]) -> list[str]:
             path.unlink()
         elif path.is_file() and not path.name.endswith(".json"):
             faults.append(f"writer {number}: {path.name} was left behind")
-        elif path.name.endswith(".failed.json") and not _whole(path):
+        elif path.name.endswith(".failed.json") and not path.read_text().endswith("}\n"):
             faults.append(f"writer {number}: {path.name} is torn")
     return faults
 
 
-def _whole(path: Path) -> bool:
-    try:
-        return isinstance(json.loads(path.read_text()), dict)
-    except ValueError:
-        return False
-
-
 def make_record(split: int, value: int) -> RunRecord:
     """A record that says ``value`` in many places, so that a mixture of two would show."""
-    share = value % 1000 / 1000
-    scores = {"train": share, "val": share, "test": share, "best_epoch": value}
-    return RunRecord(
-        protocol=PAPER.digest,
-        dataset="kills",
-        backbone="writer",
-        split=split,
-        graph={"nodes": value},
-        frozen=dict(scores),
-        oracle=None,
-        methods={name: dict(scores) for name in METHODS},
-        seconds={"total": value},
-        members=value,
-        environment={"note": f"{value} " * 200},
-    )
+    share = 0.1 + value % 800 / 1000
+    said = {"graph": {"nodes": value}, "members": value, "seconds": {"total": value}}
+    note = {"note": f"{value} " * 200}
+    return planted_record("kills", "writer", split, share, environment=note, **said)
 
 
 def write() -> None:
     """The writer: never ends by itself."""
+
+    def say(word: str) -> None:
+        """One write to the pipe, so that a kill cannot cut it."""
+        os.write(1, f"{word} {split} {value} .\n".encode())
+
     root, draw = sys.argv[1], random.Random(int(sys.argv[2]))
     store = Store(root)
     store.begin(PAPER)
@@ -182,16 +161,11 @@ def write() -> None:
         split, value = draw.randrange(SPLITS), draw.randrange(1, 10**6)
         if draw.random() < 0.1:
             store.put_failure(PAPER.digest, Run("kills", "writer", SPLITS + split), "planted", "")
-            _say("failed", split, value)
+            say("failed")
             continue
-        _say("begin", split, value)
+        say("begin")
         store.put(make_record(split, value))
-        _say("written", split, value)
-
-
-def _say(word: str, split: int, value: int) -> None:
-    """One write to the pipe, so that a kill cannot cut it."""
-    os.write(1, f"{word} {split} {value} .\n".encode())
+        say("written")
 
 
 if __name__ == "__main__":

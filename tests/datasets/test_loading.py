@@ -6,6 +6,7 @@ import io
 import pickle
 import urllib.request
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -287,16 +288,27 @@ def test_one_wrong_value_or_tensor(field, where, value, error, message):
         check_data(small_graph(**{field: value}))
 
 
-def test_the_shares_of_every_split_are_of_the_labelled_nodes():
+def test_what_differs_from_the_published_statistics_is_named():
+    """Shares are those of every split, of the labelled nodes."""
     y = torch.where(torch.arange(40) < 24, torch.arange(40) % 2, -1)
     masks = dict(zip(MASKS, stratified_splits(y, (50, 25, 25), range(10)), strict=True))
-    data = Data(x=torch.ones(40, 1), edge_index=torch.empty(2, 0), y=y, **masks)
-    spec = DatasetSpec("own", None, Statistics(40, 0, 1, 2, (50, 25, 25)))
-    assert compare(spec, data) == []
+    data = Data(x=torch.ones(40, 1), edge_index=torch.empty(2, 7), y=y, **masks)
+    published = Statistics(40, 7, 1, 2, (50, 25, 25))
+
+    def differing(**changes):
+        return compare(DatasetSpec("own", None, replace(published, **changes)), data)
+
+    assert differing() == differing(entries=None) == []
+    for field in ("nodes", "entries", "features", "classes"):
+        held = getattr(published, field)
+        assert differing(**{field: held + 1}) == [f"{field} {held} (published {held + 1})"]
     moved = int(data.train_mask[:, 7].nonzero()[0])
     data.train_mask[moved, 7], data.val_mask[moved, 7] = False, True
     shares = ["train_mask 45.8 % (published 50 %)", "val_mask 29.2 % (published 25 %)"]
-    assert compare(spec, data) == shares
+    assert differing() == shares
+    for name in MASKS:
+        data[name] = data[name][:, :7]
+    assert differing() == ["splits 7 (published 10)"]
 
 
 def test_entries_are_symmetric_coalesced_and_looped_on_top():
