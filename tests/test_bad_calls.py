@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 import gnn_repair as gr
@@ -244,12 +245,15 @@ def calls_in(scratch: Any) -> Iterator[Good]:
         yield good(fit, arguments, {"data": None}, name)
     grid = {"datasets": {"mine": data}, "backbones": ["sgc"], "splits": [0], "store": scratch / "n"}
     datasets = {"none": {"mine": None}, "tensor": {"mine": data.x}, "path": {"../x": data}}
+    broken = Data(**{**data.to_dict(), "x": torch.full_like(data.x, torch.nan)})
+    datasets |= {"nan": {"mine": data, "broken": broken}, "bare": {"mine": Data(x=data.x)}}
+    models = {"module": {"m": linear}, "none": {"m": None}, "abstract": {"m": gr.Backbone}}
     yield good(
         gr.run_study,
         "protocol engine stack",
         grid,
         datasets=junk(empty={}, names=["corra"], **datasets),
-        backbones=junk(names=["gaat"], module={"m": linear}, none={"m": None}, empty=[]),
+        backbones=junk(names=["gaat"], empty=[], **models),
         splits=junk(far=[99], half=[0.5], text=["0"], empty=[], endless=range(10**9)),
         store=junk("text", file=text, long="x" * 5000, nul="\0"),
         methods=junk("None", names=["magic"]),

@@ -10,7 +10,6 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,42 +32,35 @@ from tests.helpers.study.tiny import TINY
 
 
 @pytest.fixture(autouse=True)
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nowhere(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("GNN_REPAIR_DATA", raising=False)
 
 
 @pytest.fixture
-def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def graph(tmp_path, monkeypatch) -> Path:
     """A root where squirrel-filtered is a path of 20 nodes; the registry expects just that."""
     parts = np.stack([np.random.default_rng(split).permutation(20) for split in range(10)])
     root, spec = tmp_path / "data", DATASETS["squirrel-filtered"]
     path = root / spec.files[0].path
     path.parent.mkdir(parents=True)
-    np.savez(
-        path,
-        node_features=np.ones((20, 3), dtype=np.float32),
-        node_labels=np.arange(20) % 2,
-        edges=np.stack([np.arange(19), np.arange(1, 20)], axis=1),
-        train_masks=parts < 10,
-        val_masks=(parts >= 10) & (parts < 15),
-        test_masks=parts >= 15,
-    )
+    masks = {"train_masks": parts < 10, "test_masks": parts >= 15}
+    masks["val_masks"] = ~masks["train_masks"] & ~masks["test_masks"]
+    held = {"node_features": np.ones((20, 3), dtype=np.float32), "node_labels": np.arange(20) % 2}
+    np.savez(path, **held, **masks, edges=np.stack([np.arange(19), np.arange(1, 20)], axis=1))
     statistics = Statistics(20, 2 * 19 + 20, 3, 2, (50, 25, 25))
     expected = dataclasses.replace(spec, statistics=statistics)
     monkeypatch.setitem(DATASETS, "squirrel-filtered", expected)
     return root
 
 
-def rows_of(run: Any, *line: str) -> tuple[int, dict[str, Any], str]:
+def rows_of(run, *line):
     """Exit code, the JSON rows by dataset, and what is said beside them."""
     code, out, err = run(*line, "--format", "json")
     return code, {row["dataset"]: row for row in json.loads(out)}, err
 
 
-def test_a_listing_has_a_row_per_dataset_and_says_which_files_are_here(
-    run: Any, graph: Path
-) -> None:
+def test_a_listing_has_a_row_per_dataset_and_says_which_files_are_here(run, graph):
     first = graph / DATASETS["cora"].files[0].path
     first.parent.mkdir(parents=True)
     first.touch()
@@ -81,7 +73,7 @@ def test_a_listing_has_a_row_per_dataset_and_says_which_files_are_here(
     assert code == 0 and all(name in out for name in DATASETS)  # none is cut off
 
 
-def test_check_passes_what_is_right_and_reports_what_is_missing(run: Any, graph: Path) -> None:
+def test_check_passes_what_is_right_and_reports_what_is_missing(run, graph):
     code, rows, _ = rows_of(run, "data", "check", "--root", str(graph))
     assert code == 0
     assert rows["cora"]["status"] == "missing"
@@ -101,7 +93,7 @@ def test_check_passes_what_is_right_and_reports_what_is_missing(run: Any, graph:
     }
 
 
-def test_check_notices_a_damaged_cache(run: Any, graph: Path, tmp_path: Path) -> None:
+def test_check_notices_a_damaged_cache(run, graph, tmp_path):
     line = ("data", "check", "squirrel-filtered", "--root", str(graph))
     assert run(*line)[0] == 0
     (entry,) = (tmp_path / "cache").rglob("*.safetensors")
@@ -116,9 +108,7 @@ def test_check_notices_a_damaged_cache(run: Any, graph: Path, tmp_path: Path) ->
     assert run(*line)[0] == 0
 
 
-def test_a_damaged_file_is_named_with_its_checksum_and_a_named_dataset_must_be_there(
-    run: Any, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_named_with_its_checksum_and_a_named_dataset_must_be_there(run, tmp_path):
     file, root = DATASETS["minesweeper"].files[0], tmp_path / "data"
     (root / file.path).parent.mkdir(parents=True)
     (root / file.path).write_bytes(b"PK")
@@ -443,24 +433,27 @@ OTHER = override(PAPER, ["backbones.hidden=64"])
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def called(monkeypatch):
     """What a line calls, by name, with everything given; a run of split 3 knows none beside it."""
 
-    def call(*line: str, without: str = "") -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = {}
-        for path in CALLED:
-            name = path.rpartition(".")[2]
+    def call(*line, without=""):
+        found = {}
+        result = SimpleNamespace(
+            case=SimpleNamespace(dataset="cora", backbone="gcn"), split=3, data={}, failures={},
+            select_split=lambda split: None, provenance=lambda: "", stored=0, already=0,
+            protocol="",
+        )  # fmt: skip
 
-            def record(*given: Any, name: str = name, **options: Any) -> Any:
+        def recorder(name):
+            def record(*given, **options):
                 found.setdefault(name, []).append((given, options))
-                case = SimpleNamespace(dataset="cora", backbone="gcn")
-                return SimpleNamespace(
-                    case=case, split=3, data={}, select_split=lambda split: None, failures={},
-                    provenance=lambda: "", stored=0, already=0, protocol="", __iter__=iter(()),
-                ) if name != "write_figures" else []  # fmt: skip
+                return [] if name == "write_figures" else result
 
-            if name != without:
-                monkeypatch.setattr(path, record)
+            return record
+
+        for path in CALLED:
+            if (name := path.rpartition(".")[2]) != without:
+                monkeypatch.setattr(path, recorder(name))
         ran = CliRunner().invoke(app, list(line), catch_exceptions=False)
         assert ran.exit_code == 0, ran.output
         return found
@@ -469,7 +462,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def cases(tmp_path: Path) -> Path:
+def cases(tmp_path):
     """Two backbones on cora and one on pubmed, under two protocols."""
     held = Store(tmp_path / "cases")
     for protocol in (PAPER, OTHER):

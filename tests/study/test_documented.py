@@ -11,96 +11,37 @@ import pytest
 from gnn_repair.catalog import DATASETS, missing_files
 from gnn_repair.methods import NOTHING
 from gnn_repair.published import published_numbers
-from gnn_repair.results.averages import Figure, Sheet, Table, without_published, without_spread
+from gnn_repair.results.averages import Figure, Sheet, Table
 from gnn_repair.results.records import check_methods
-from gnn_repair.results.rendering import escape, facts, latex
+from gnn_repair.results.rendering import as_markdown, facts, latex
 from gnn_repair.results.store import PackedResults, current_methods, pack
 from gnn_repair.study import PAPER, PROTOCOLS, RENDERERS, Store, make_tables, run_study
 from tests.helpers.study.planted_records import make_record
 from tools.beyond import LINE, TABLES, gathered, written
 
-# LaTeX that can be pasted: read back by a small reader that refuses what LaTeX would refuse.
-
-SPECIAL = r"a_b & 50% #1 $x$ {y} ~z ^w \end{tabular} <|>"
+# Names and words of one's own in LaTeX and Markdown.
 
 
-def cells_of(line: str) -> list[str]:
-    """Cut a row at ampersands that are not escaped."""
-    return re.split(r"(?<!\\)&", line)
-
-
-def columns_of(spec: str) -> int:
-    """How many columns a tabular declares."""
-    bare = re.sub(r"@\{[^}]*\}", "", spec)
-    return len(re.sub(r"p\{[^}]*\}", "p", bare))
-
-
-def check(text: str) -> None:
-    """Environments nest, braces and dollars balance, every row has the columns it promised."""
-    assert text.isascii()
-    stack: list[str] = []
-    promised = 0
-    for line in text.splitlines():
-        if line.startswith("%"):
-            continue
-        bare = re.sub(r"\\[\\{}$%&#_]", "", line)
-        assert bare.count("{") == bare.count("}"), line
-        assert bare.count("$") % 2 == 0, line
-        outside_math = re.sub(r"\$[^$]*\$", "", bare)
-        assert not re.search(r"[%#~^_]", outside_math), line
-        for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", line):
-            if kind == "begin":
-                stack.append(name)
-            else:
-                assert stack.pop() == name, line
-        if line.startswith(r"\begin{tabular}"):
-            promised = columns_of(re.search(r"\{tabular\}\{(.*)\}$", line).group(1))
-        if line.endswith(r" \\"):
-            assert stack == ["table", "tabular"], line
-            wide = re.match(r"\\multicolumn\{(\d+)\}", line)
-            assert (int(wide.group(1)) if wide else len(cells_of(line))) == promised, line
-    assert stack == []
-
-
-def records():
-    made = []
-    for dataset, backbone in [("cora", "gcn"), ("cora", "my_own"), ("a_graph-2", "gcn")]:
-        made += [make_record(dataset, backbone, k, test) for k, test in enumerate((0.7, 0.8))]
-    return made
-
-
-@pytest.mark.parametrize("published", [True, False])
-@pytest.mark.parametrize("spread", [True, False])
-def test_every_table_is_whole(published, spread):
-    tables = make_tables(records())
-    tables = tables if published else [without_published(table) for table in tables]
-    text = latex(tables if spread else [without_spread(table) for table in tables])
-    check(text)
-    labels = re.findall(r"\\label\{(.*)\}", text)
-    assert len(labels) == len(set(labels)) == text.count(r"\caption{") == text.count(r"\centering")
-    assert {f"tab:{table.name}" for table in tables} <= set(labels)
-    assert ("88.1" in text) is published
-    assert (r"$\pm$" in text) is spread
-
-
-def planted(name: str) -> str:
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("100% of A_b & #1", r"100\% of A\_b \& \#1"),
+        ("A\nb|<c>", r"A b\textbar{}\textless{}c\textgreater{}"),
+        ("\\}{~^$", r"\textbackslash{}\}\{\textasciitilde{}\textasciicircum{}\$"),
+        ("Inside D_v, α = Âᵖ", r"Inside $\mathcal{D}_v$, $\alpha$ = $\hat{A}$$^{p}$"),
+        ("−1 ± 2–3 × λ…", r"$-$1 $\pm$ 2--3 $\times$ $\lambda$\ldots{}"),
+    ],
+)
+def test_every_name_is_printed_as_it_is(name, code):
+    """In a table whose title, columns, rows and cells have it."""
     rows = {name: (Figure(1.5, best=True), name), "average": (Figure(-2.0, 3.0, tolerance=1), "")}
-    sheet = Sheet(name, name, (name, "words"), rows, name)
-    return latex([Table("planted", name, (sheet, sheet))])
-
-
-@pytest.mark.parametrize("name", [SPECIAL, "100%", "a\nb", "under_score", "\\", "}{", "&&", "$"])
-def test_names_that_need_escaping(name):
-    text = planted(name)
-    check(text)
-    assert r"\textbf{1.5}" in text
-    assert r"$-$2.0 (3.0)$^{!}$" in text
-
-
-def test_escaped_text_is_the_text():
-    assert escape("a_b & 50%") == r"a\_b \& 50\%"
-    assert escape("\\") == r"\textbackslash{}"
-    assert escape("inside D_v, α = Âᵖ") == (r"inside $\mathcal{D}_v$, $\alpha$ = $\hat{A}$$^{p}$")
+    planted = [Table("planted", name, (Sheet(name, "case", (name, "words"), rows, name),))]
+    text = latex(planted)
+    assert text.isascii() and text.count(code) == 6
+    assert rf"{code} & \textbf{{1.5}} & {code} \\" in text
+    assert r"Average & $-$2.0 (3.0)$^{!}$ &" in text
+    lines = [line for line in as_markdown(planted).splitlines() if line[:1] == "|"]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if "\n" not in name} <= {4}
 
 
 # The tables beyond the paper, from planted numbers; the page that prints them.

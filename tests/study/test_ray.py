@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -45,31 +46,33 @@ LONG = pytest.mark.skipif(
 )
 
 
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])]),
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OMP_NUM_THREADS": "1",
+}
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024}
+
+
 @pytest.fixture(scope="module")
 def cluster():
     """Two nodes with one core each; one of them where nothing long is run."""
     from ray.cluster_utils import Cluster
 
-    here = Path(__file__).parent
-    before = dict(os.environ)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parents[1])])
-    os.environ |= {"RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    store = 80 * 1024 * 1024
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300}
     quick |= {"health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
-    head = {"num_cpus": 1, "object_store_memory": store, "_system_config": quick}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    # Connected while there is only the head: Ray takes any node here, and the second will die.
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-    if os.environ.get("GNN_REPAIR_LONG"):
-        made.second = made.add_node(num_cpus=1, object_store_memory=store)
-        made.wait_for_nodes()
-    yield made
-    ray.shutdown()
-    made.shutdown()
-    os.environ.clear()
-    os.environ.update(before)
+    with patch.dict(os.environ, ENVIRONMENT):
+        made = Cluster(initialize_head=True, head_node_args=NODE | {"_system_config": quick})
+        # Connected while there is only the head: Ray takes any node here, and the second will die.
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        if os.environ.get("GNN_REPAIR_LONG"):
+            made.second = made.add_node(**NODE)
+            made.wait_for_nodes()
+        yield made
+        ray.shutdown()
+        made.shutdown()
 
 
 def located(shared, case, tell):
@@ -163,37 +166,29 @@ class Killer(Watcher):
     """
 
     def __init__(self, cluster, begun):
-        self.cluster, self.begun, self.stored = cluster, begun, []
-        self.killed = False
+        self.cluster, self.begun, self.stored, self.killed = cluster, begun, [], False
 
     def failed(self, case, failure):
         raise AssertionError(failure.traceback)
 
     def finished(self, case, seconds):
         self.stored.append(str(case))
-        if len(self.stored) >= 4 and self.begun_there() and not self.killed:
-            self.killed = True
-            self.wait_for_its_next_case()
+        if len(self.stored) >= 4 and (before := self.workers()) and not self.killed:
+            self.killed, deadline = True, time.monotonic() + 20
+            while len(self.workers()) == len(before):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
             # Machines die with all that runs on them; a worker may outlive Ray's node for a while.
-            worker = self.worker_there()
+            worker = int(self.workers()[-1])
             os.kill(worker, signal.SIGSTOP)
             self.cluster.remove_node(self.cluster.second, allow_graceful=False)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
 
-    def begun_there(self):
-        return self.begun.read_text().count(self.cluster.second.node_id)
-
-    def worker_there(self):
+    def workers(self):
+        """The second node's, a line per case that it has begun."""
         lines = [line.split() for line in self.begun.read_text().splitlines()]
-        return int([pid for _, node, pid in lines if node == self.cluster.second.node_id][-1])
-
-    def wait_for_its_next_case(self):
-        before = self.begun_there()
-        deadline = time.monotonic() + 20
-        while self.begun_there() == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        return [pid for _, node, pid in lines if node == self.cluster.second.node_id]
 
 
 @LONG
@@ -230,8 +225,6 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 # A cluster that is not there, and one whose head is killed in the middle of a study.
-
-ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
@@ -296,28 +289,26 @@ main()
 
 
 @LONG
-def test_a_killed_head_ends_the_study_with_a_sentence_and_keeps_the_records(tmp_path, monkeypatch):
+def test_a_killed_head_ends_the_study_with_a_sentence_and_keeps_the_records(tmp_path):
     from ray.cluster_utils import Cluster
 
-    settings = {"PYTHONPATH": ROOT, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    head = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        store = tmp_path / "store"
-        code = STUDY.format(store=str(store), address=cluster.address)
-        study = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120
-        while len(list(store.rglob("split-*.json"))) < 2:
-            assert time.monotonic() < deadline
-            assert study.poll() is None, study.communicate()
-            time.sleep(0.1)
-        for process in cluster.head_node.all_processes["gcs_server"]:
-            os.kill(process.process.pid, signal.SIGKILL)
-        said = study.communicate(timeout=120)[1]
-    finally:
-        cluster.shutdown()
+    store = tmp_path / "store"
+    with patch.dict(os.environ, ENVIRONMENT):
+        cluster = Cluster(initialize_head=True, head_node_args=NODE)
+        try:
+            code = STUDY.format(store=str(store), address=cluster.address)
+            command = [sys.executable, "-c", code]
+            study = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            deadline = time.monotonic() + 120
+            while len(list(store.rglob("split-*.json"))) < 2:
+                assert time.monotonic() < deadline
+                assert study.poll() is None, study.communicate()
+                time.sleep(0.1)
+            for process in cluster.head_node.all_processes["gcs_server"]:
+                os.kill(process.process.pid, signal.SIGKILL)
+            said = study.communicate(timeout=120)[1]
+        finally:
+            cluster.shutdown()
     assert study.returncode == 1, said
     assert "gnn-repair: the head of the Ray cluster at 127.0.0.1:" in said
     assert "what is stored is kept" in said and "Traceback" not in said

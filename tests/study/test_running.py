@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from torch_geometric.data import Data
 
-from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
+from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.backbones.architectures import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.methods import FROZEN, MARKERS, METHODS, RUNGS, Look, Method
 from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import (
-    EvidenceLadder,
     FittedRepair,
     Repair,
     Reweighting,
@@ -136,30 +134,6 @@ def test_chance_is_counted_class_by_class(records, frozen, exposure, data):
         assert "chance_reach" not in record.oracle["val"]
 
 
-def test_the_ladder_s_record_holds_every_rung(records, frozen, exposure, data):
-    ladder = EvidenceLadder(budget=PROTOCOL.repairs.evidence_ladder)
-    masks = data.train_mask[:, [0, 2]], data.val_mask[:, [0, 2]]
-    held = ladder.fit(exposure, data.y, *masks, data=data, device="cpu")
-    for member, record in enumerate(records):
-        found, test = record.methods["evidence_ladder"], data.test_mask[:, record.split]
-        expected = {"test frozen": record.frozen["test"]}
-        labels = held.constants["labels"][member]
-        hits = held.constants["out_of_fold"][member].argmax(2) == labels
-        for place, (name, told) in enumerate(held.rung_log_probs(exposure).items()):
-            right = (told[member].argmax(1) == data.y)[test].double().mean()
-            expected |= {f"test {name}": right, f"weight {name}": held.weights[member, place]}
-            expected[f"out-of-fold {name}"] = held.out_of_fold[name][member]
-            assert found[f"chosen {name}"] == (held.chosen[member] == name)
-            for label in range(3) if place else ():
-                own = hits[:, labels == label].double().mean(1)
-                expected[f"out-of-fold gain {name} class {label}"] = own[place] - own[0]
-                expected[f"nodes of class {label}"] = (labels == label).sum()
-        assert {name: found[name] for name in expected} == pytest.approx(
-            {name: float(value) for name, value in expected.items()}
-        )
-        assert 0 <= record.methods["retrained_backbone"]["test single"] <= 1
-
-
 def test_the_oracle_counts_what_it_should_and_what_is_fixed_of_it(records, frozen, exposure, data):
     repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8)
     predicted = fitted(repair, exposure).predict(exposure)
@@ -225,28 +199,6 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
         "narrow": 6 * 4 + 4 + 4 * 4 + 4 + 3 * 4 + 3,
         "usual": 6 * 8 + 8 + 8 * 8 + 8 + 3 * 8 + 3,
     }
-
-
-@pytest.mark.parametrize(
-    ("datasets", "backbones", "message"),
-    [
-        (lambda d: {"broken": with_nan(d), "mine": d}, ["gcn"], "dataset 'broken' cannot be used"),
-        (lambda d: {"mine": Data(x=d.x)}, ["gcn"], "no tensor edge_index"),
-        (lambda d: {"mine": d}, {"mine": Backbone}, "cannot be built"),
-    ],
-)
-def test_bad_objects_are_refused_before_the_first_case(
-    tmp_path, data, datasets, backbones, message
-):
-    with pytest.raises(InputError, match=message):
-        run_study(datasets(data), backbones, [0], store=tmp_path, device="cpu")
-    assert list(tmp_path.iterdir()) == []
-
-
-def with_nan(data):
-    broken = data.clone()
-    broken.x = torch.full_like(data.x, float("nan"))
-    return broken
 
 
 # A method is declared once: whoever adds one sees it in records, tables, figures and pages.

@@ -6,8 +6,6 @@ import copy
 import errno
 import json
 import os
-import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +13,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError, ResourceError
-from gnn_repair.results.averages import Sheet, Table
 from gnn_repair.results.records import RunRecord, StoreWarning, parse_record, unite
-from gnn_repair.results.rendering import as_markdown
 from gnn_repair.results.store import PackedResults, merge, pack
 from gnn_repair.study import (
     PAPER,
@@ -30,8 +26,7 @@ from gnn_repair.study import (
     run_study,
 )
 from gnn_repair.study.case import Clock, stack_of
-from tests.campaigns.store_kills import _check, campaign
-from tests.campaigns.store_kills import make_record as campaign_record
+from tests.campaigns import store_kills
 from tests.helpers.study.planted_records import fake_case, make_record
 
 # The store: whole files or none, nothing foreign read, nothing lost by merging.
@@ -51,22 +46,16 @@ def files(store):
     return sorted(p.relative_to(store.root).as_posix() for p in store.root.rglob("*.*"))
 
 
-def test_a_record_comes_back(store):
-    record = make_record("cora", "gcn", 0)
-    found = store.get(PAPER.digest, RUN)
-    assert found == record
-    assert list(store.records(PAPER.digest)) == [found]
+def test_a_record_comes_back_and_another_protocol_never_mixes(store):
+    record, other = make_record("cora", "gcn", 0), override(PAPER, ["backbones.hidden=64"])
+    assert store.get(PAPER.digest, RUN) == record and store.get(other.digest, RUN) is None
+    assert list(store.records(PAPER.digest)) == [record]
     assert store.settings(PAPER.digest) == PAPER.settings()
     folder = PAPER.digest
     assert files(store) == [f"{folder}/cora/gcn/split-0.json", f"{folder}/protocol.json"]
-
-
-def test_another_protocol_never_mixes(store):
-    other = override(PAPER, ["backbones.hidden=64"])
-    assert store.get(other.digest, RUN) is None
     store.begin(other)
     store.put(make_record("cora", "gcn", 0, test=0.1, protocol=other.digest))
-    assert store.get(PAPER.digest, RUN).frozen["test"] == 0.8
+    assert store.get(PAPER.digest, RUN) == record
     assert store.get(other.digest, RUN).frozen["test"] == 0.1
     assert store.digests() == sorted([PAPER.digest, other.digest])
 
@@ -217,16 +206,6 @@ def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):
     assert store.get(PAPER.digest, RUN).frozen["test"] == 0.8
 
 
-def test_a_failure_gives_way_to_a_result(store):
-    run = Run("cora", "gcn", 5)
-    store.put_failure(PAPER.digest, run, "boom", "Traceback …")
-    assert store.failure(PAPER.digest, run) == "boom"
-    assert store.get(PAPER.digest, run) is None
-    assert [r.split for r in store.records(PAPER.digest)] == [0]
-    store.put(make_record("cora", "gcn", 5))
-    assert store.failure(PAPER.digest, run) is None
-
-
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden", "é", "a b", "x" * 200, "nul\0"])
 def test_names_that_cannot_stand_in_a_path_are_refused(store, name):
     with pytest.raises(InputError, match="use letters, digits"):
@@ -258,22 +237,18 @@ def packed(store_packed, tmp_path):
     return tmp_path / "study.jsonl"
 
 
-def test_what_goes_in_comes_out(store_packed, packed, tmp_path):
-    held = PackedResults(packed)
-    assert held.digests() == store_packed.digests()
-    for digest in held.digests():
-        assert list(held.records(digest)) == list(store_packed.records(digest))
-        assert held.settings(digest) == store_packed.settings(digest)
+def content(source):
+    """Protocols and records; settings with them."""
+    return {d: [source.settings(d), *source.records(d)] for d in source.digests()}
+
+
+def test_what_goes_in_comes_out_and_what_is_there_already_stays(store_packed, packed, tmp_path):
+    assert content(PackedResults(packed)) == content(store_packed)
     merged = merge([packed], tmp_path / "back")
     assert (merged.added, merged.same, merged.kept) == (6, 0, ())
-    back = Store(tmp_path / "back")
-    for digest in held.digests():
-        assert list(back.records(digest)) == list(store_packed.records(digest))
+    assert content(Store(tmp_path / "back")) == content(store_packed)
     again = merge([packed, store_packed.root], tmp_path / "back")
     assert (again.added, again.same, again.kept) == (0, 12, ())
-
-
-def test_what_a_store_has_already_stays(store_packed, packed):
     store_packed.put(make_record("cora", "gcn", 1, 0.1))
     merged = merge([packed], store_packed.root)
     assert (merged.added, merged.same) == (0, 5)
@@ -305,7 +280,7 @@ def test_a_damaged_line_is_named_and_left_out(packed, damage, left, fault):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("first", "message"),
     [
         (b"", "is not a packed study"),
         (b"\x00" * 100, "is not a packed study"),
@@ -314,18 +289,14 @@ def test_a_damaged_line_is_named_and_left_out(packed, damage, left, fault):
         (b'{"format": "gnn-repair study", "version": 1}\n', "has a damaged header"),
     ],
 )
-def test_what_is_no_packed_study_is_refused(tmp_path, content, message):
-    path = tmp_path / "file"
-    path.write_bytes(content)
+def test_what_is_no_packed_study_is_refused_and_settings_that_lie_are_not_used(
+    packed, first, message
+):
+    header, rest = packed.read_bytes().split(b"\n", 1)
+    packed.write_bytes(first)
     with pytest.raises(InputError, match=message):
-        PackedResults(path)
-
-
-def test_settings_that_lie_are_not_used(packed):
-    header, *lines = packed.read_text().splitlines()
-    words = json.loads(header)
-    words["protocols"][PAPER.digest]["backbones"]["hidden"] = 3
-    packed.write_text("\n".join([json.dumps(words), *lines]) + "\n")
+        PackedResults(packed)
+    packed.write_bytes(header.replace(b'"hidden":128', b'"hidden":3') + b"\n" + rest)
     assert PackedResults(packed).settings(PAPER.digest) is None
     with pytest.raises(InputError, match="lacks the settings of protocol"):
         merge([packed], packed.parent / "other")
@@ -392,7 +363,7 @@ def test_what_disagrees_is_not_united(there, other, differ):
 
 def test_a_few_kills_lose_nothing():
     """`make campaign ARGS="--only store --minutes 10"` kills some three thousand."""
-    found = campaign(seed=5, seconds=1.0)
+    found = store_kills.campaign(seed=5, seconds=0.5)
     assert found.name == "store"
     assert found.faults == ()
     assert found.tried == found.details["kills"] >= 1
@@ -404,8 +375,12 @@ def root(tmp_path):
     store = Store(tmp_path)
     store.begin(PAPER)
     for split in range(3):
-        store.put(campaign_record(split, 100 + split))
+        store.put(store_kills.make_record(split, 100 + split))
     return tmp_path
+
+
+def put_other(root):
+    Store(root).put(store_kills.make_record(0, 55))
 
 
 @pytest.mark.parametrize(
@@ -413,7 +388,10 @@ def root(tmp_path):
     [
         (lambda path: path.unlink(), "was written and is not there"),
         (lambda path: path.write_bytes(path.read_bytes()[:99]), "truncated or not JSON"),
-        (lambda path: Store(path.parents[3]).put(campaign_record(0, 55)), "holds 55 where 100"),
+        (
+            lambda path: Store(path.parents[3]).put(store_kills.make_record(0, 55)),
+            "holds 55 where 100",
+        ),
         (lambda path: path.write_text(path.read_text().replace("100", "99", 1)), "is not whole"),
         (lambda path: (path.parent / "split-01.json").touch(), "is not the name of a result"),
         (lambda path: (path.parent / "split-0.json~").touch(), "was left behind"),
@@ -422,11 +400,11 @@ def root(tmp_path):
 )
 def test_planted_faults_are_found(root, plant, fault):
     kept = {Run("kills", "writer", split): 100 + split for split in range(3)}
-    assert _check(root, dict(kept), {}, Counter(), 7) == []
+    assert store_kills.check(root, dict(kept), {}, 7) == []
     plant(root / PAPER.digest / "kills" / "writer" / "split-0.json")
-    assert any(fault in found for found in _check(root, dict(kept), {}, Counter(), 7))
+    assert any(fault in found for found in store_kills.check(root, dict(kept), {}, 7))
     if "holds" in fault:  # a record that was put in place before its writer could say so
-        assert _check(root, dict(kept), {Run("kills", "writer", 0): 55}, Counter(), 7) == []
+        assert store_kills.check(root, dict(kept), {Run("kills", "writer", 0): 55}, 7) == []
 
 
 # What a record brings along, and what a run's time and stack are.
@@ -453,9 +431,3 @@ def test_shares_of_a_stack_s_time_add_up():
     clock = Clock(torch.device("cpu"))
     clock.seconds |= {"frozen": 6.0, "total": 9.0}
     assert clock.shares(3) == {"frozen": 2.0, "total": 3.0}
-
-
-def test_no_word_ends_a_cell_of_a_table():
-    sheet = Sheet("a", "b", ("c", "d"), {"e": ("f | g|", "h")})
-    lines = as_markdown([Table("t", "u", (sheet,))]).splitlines()
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line[:1] == "|"} == {4}

@@ -34,48 +34,24 @@ from tests.helpers.study.tiny import tiny_graph
 ROOT = Path(gnn_repair.__file__).parent
 PUBLISHED = json.loads((ROOT / "paper.json").read_text(encoding="utf-8"))["tables"]
 TITLE = {name: method.title for name, method in METHODS.items()} | {"frozen": "Frozen"}
-SEEDS = range(3)
-
-
-def mean(values):
-    values = list(values)
-    return sum(values) / len(values) if values and None not in values else None
-
-
-def known(case):
-    return case[1] in PUBLISHED["frozen"]["cells"].get(case[0], {})
-
-
-def by_case(rows, read):
-    """The values of the splits that have one, by backbone and dataset."""
-    out = {}
-    for row in rows:
-        value = read(row)
-        if value is not None:
-            out.setdefault((row["backbone"], row["dataset"]), []).append(value)
-    return out
-
-
-def chosen(cases, among):
-    """Cases of the paper, or all where none is."""
-    there = [case for case in among if case in cases]
-    return [case for case in there if known(case)] or there
-
-
-def times(factor, value):
-    return None if value is None else factor * value
+PAPERS = {name for name, method in METHODS.items() if method.from_paper}
+REPAIRS = ("reweighting", "set_translation")
 
 
 def accuracy_of(method, key="test"):
     def read(row):
         own = row["frozen"] if method == "frozen" else row["methods"].get(method, {})
-        return times(100, own.get(key))
+        return None if own.get(key) is None else 100 * own[key]
 
     return read
 
 
 def oracle(name, factor=100):
-    return lambda row: times(factor, ((row["oracle"] or {}).get("test") or {}).get(name))
+    def read(row):
+        value = ((row["oracle"] or {}).get("test") or {}).get(name)
+        return None if value is None else factor * value
+
+    return read
 
 
 def share(method, part):
@@ -89,65 +65,82 @@ def share(method, part):
     return read
 
 
-def agree(fact, value, **others):
-    for name, expected in ({"value": value} | others).items():
+def terms(row):
+    held = row["frozen"].get("terms")
+    return None if held is None else held / row["graph"]["nodes"]
+
+
+def nothing(row):
+    return None
+
+
+def cells_of(rows, read, upper=nothing, paper=None):
+    """A line per case that has a value, over its splits; what the paper has beside it."""
+    table = PUBLISHED.get(paper, {}).get("cells", {})
+    columns = ["backbone", "dataset", "value", "upper"]
+    lines = [(r["backbone"], r["dataset"], read(r), upper(r)) for r in rows]
+    frame = pd.DataFrame(lines, columns=columns).dropna(subset="value").set_index(columns[:2])
+    frame = frame.astype(float)
+    frame["upper"] = frame.upper.fillna(frame.value)
+    cases = frame.groupby(level=[0, 1])
+    cells = cases.mean()
+    cells["std"], cells["count"] = cases.value.std(), cases.size()
+    cells["upper"] = cells.upper.where((frame.upper != frame.value).groupby(level=[0, 1]).any())
+    cells["published"] = [float(table.get(b, {}).get(d, "nan")) for b, d in cells.index]
+    cells["known"] = [d in PUBLISHED["frozen"]["cells"].get(b, {}) for b, d in cells.index]
+    return cells
+
+
+def comparable(cells):
+    """Cases of the paper, or all where none is."""
+    return cells[cells.known] if cells.known.any() else cells
+
+
+def averaged(cells):
+    used = comparable(cells)
+    upper = used.upper.fillna(used.value).mean() if used.upper.notna().any() else None
+    published = used.published.mean(skipna=False)
+    return {"value": used.value.mean(), "published": published, "upper": upper, "count": len(used)}
+
+
+def agree(fact, tolerance=None, **expected):
+    """A missing number is None in facts and NaN here."""
+    if "published" in expected:
+        gap = expected["difference"] = expected["value"] - expected["published"]
+        expected["outside"] = tolerance is not None and bool(abs(gap) > tolerance + 1e-9)
+    for name, value in expected.items():
         found = fact[name]
-        assert (found is None) == (expected is None), (fact, name, expected)
-        assert found is None or found == pytest.approx(expected, abs=1e-9), (fact, name, expected)
+        assert (found is None) == (value is None or value != value), (fact, name, value)
+        assert found is None or found == pytest.approx(value, abs=1e-9), (fact, name, value)
 
 
-def agree_panel(found, rows, place, read, paper=None, tolerance=0.0, macro=0.0, upper=None):
+def agree_panel(told, place, read, paper=None, tolerance=0.0, macro=0.0, upper=nothing):
     """A sheet of backbones × datasets: cells, averages, what stands out."""
-    values, table = by_case(rows, read), PUBLISHED.get(paper, {}).get("cells", {})
-    backbones, datasets = {r["backbone"] for r in rows}, {r["dataset"] for r in rows}
-    tops = {}
-    for case, own in values.items():
-        mine = [r for r in rows if (r["backbone"], r["dataset"]) == case and read(r) is not None]
-        highest = [read(r) if upper is None or upper(r) is None else upper(r) for r in mine]
-        tops[case] = mean(highest) if highest != own else None
-    published = {case: table.get(case[0], {}).get(case[1]) for case in values}
-
-    def averaged(among, tolerance=None):
-        used = chosen(values, among)
-        own, theirs = mean(mean(values[c]) for c in used), mean(published[c] for c in used)
-        above = None
-        if any(tops[c] is not None for c in used):
-            above = mean(mean(values[c]) if tops[c] is None else tops[c] for c in used)
-        gap = None if own is None or theirs is None else own - theirs
-        out = gap is not None and tolerance is not None and abs(gap) > tolerance + 1e-9
-        return {"value": own, "published": theirs, "upper": above, "difference": gap,
-                "count": len(used), "outside": out}  # fmt: skip
-
-    for backbone, dataset in product(backbones, datasets):
-        case = backbone, dataset
-        own, theirs = values.get(case), published.get(case)
-        fact = found[*place, backbone, dataset]
-        if own is None:
-            agree(fact, None, std=None, count=0)
-            continue
-        centre = mean(own)
-        spread = (sum((v - centre) ** 2 for v in own) / (len(own) - 1)) ** 0.5 if own[1:] else None
-        gap = None if theirs is None else centre - theirs
-        agree(fact, centre, std=spread, count=len(own), published=theirs, upper=tops[case],
-              difference=gap, outside=gap is not None and abs(gap) > tolerance + 1e-9)  # fmt: skip
-    for backbone in backbones:
-        agree(found[*place, backbone, "average"], **averaged([(backbone, d) for d in datasets]))
-    for dataset in datasets:
-        agree(found[*place, "average", dataset], **averaged([(b, dataset) for b in backbones]))
-    everything = averaged(product(backbones, datasets), macro)
-    agree(found[*place, "average", "average"], **everything)
+    rows, found = told
+    cells = cells_of(rows, read, upper, paper)
+    backbones, datasets = ({r[axis] for r in rows} for axis in ("backbone", "dataset"))
+    for case in product(backbones, datasets):
+        if case in cells.index:
+            agree(found[*place, *case], tolerance, **cells.loc[case].drop("known"))
+        else:
+            agree(found[*place, *case], value=None, std=None, count=0)
+    for name in backbones:
+        line = cells[cells.index.get_level_values(0) == name]
+        agree(found[*place, name, "average"], **averaged(line))
+    for name in datasets:
+        column = cells[cells.index.get_level_values(1) == name]
+        agree(found[*place, "average", name], **averaged(column))
+    agree(found[*place, "average", "average"], macro, **averaged(cells))
 
 
 def compared(first, second):
-    """Gain and wins of one method over another, with the published ones."""
-    used = chosen(first, [case for case in first if case in second])
-    pairs = [(mean(first[c]), mean(second[c])) for c in used]
-    won = sum(round(a, 1) > round(b, 1) for a, b in pairs)
-    a, b = mean(x for x, _ in pairs), mean(y for _, y in pairs)
-    return (None if a is None else a - b), won, len(used)
+    """Gain and wins of one method over another."""
+    used = comparable(first.assign(other=second.value).dropna(subset="other"))
+    won = (used.value.round(1) > used.other.round(1)).sum()
+    return used.value.mean() - used.other.mean(), won, len(used)
 
 
-@pytest.fixture(params=SEEDS, scope="module")
+@pytest.fixture(params=range(3), scope="module")
 def told(request):
     """Records as rows, and every entry of every table by its place."""
     records = random_records(request.param)
@@ -159,67 +152,61 @@ def told(request):
 
 
 def test_panels(told):
-    rows, found = told
     for name, title in TITLE.items():
-        main = name in ("frozen", "reweighting", "set_translation")
-        table = "repair-accuracy" if main else "full-controls"
-        method = METHODS.get(name)
+        table = "repair-accuracy" if name in (*REPAIRS, "frozen") else "full-controls"
+        method, read = METHODS.get(name), accuracy_of(name)
         words = title if method is None or method.from_paper else f"{title} (not in the paper)"
-        if by_case(rows, accuracy_of(name)):
-            agree_panel(found, rows, (table, words), accuracy_of(name), name, 1.5, 0.5)
-    place = "exposure-oracle"
-    titles = {"true_class_reach": "True-class reach (%)", "error_reach": "Error reach (%)"}
-    for name, title in titles.items():
-        upper = oracle(f"{name}_possible")
-        agree_panel(found, rows, (place, title), oracle(name), name, 2.5, 2.0, upper)
-    title = "Chance: classes neither true nor predicted, at errors (%)"
-    agree_panel(found, rows, (place, title), oracle("chance_reach"))
-    title, upper = "Excess of error reach over chance (points)", oracle("excess_possible")
-    agree_panel(found, rows, (place, title), oracle("excess"), upper=upper)
-    title = "Classes that can win, per error"
-    agree_panel(found, rows, (place, title), oracle("reachable_classes", 1))
-    agree_panel(found, rows, (place, "Active support"), oracle("support", 1), "support", 0.15, 0.15)
-    title = "Reachable errors that learned reweighting fixes (%)"
-    agree_panel(found, rows, ("evidence", title), share("reweighting", "reachable_errors_fixed"))
-    title = "Learned set translations inside D_v (%)"
-    agree_panel(found, rows, ("evidence", title), share("set_translation", "shifts_inside"))
-    terms = lambda r: times(1 / r["graph"]["nodes"], r["frozen"].get("terms"))  # noqa: E731
-    agree_panel(found, rows, ("readout-exposure", "Adjustable terms per node"), terms)
+        if len(cells_of(told[0], read)):
+            agree_panel(told, (table, words), read, name, 1.5, 0.5)
+    reaches = {"true_class_reach": "True-class reach (%)", "error_reach": "Error reach (%)"}
+    for name, title in reaches.items():
+        upper, place = oracle(f"{name}_possible"), ("exposure-oracle", title)
+        agree_panel(told, place, oracle(name), name, 2.5, 2.0, upper)
+    for table, title, *how in (
+        ("exposure-oracle", "Chance: classes neither true nor predicted, at errors (%)",
+         oracle("chance_reach")),
+        ("exposure-oracle", "Excess of error reach over chance (points)", oracle("excess"),
+         None, 0.0, 0.0, oracle("excess_possible")),
+        ("exposure-oracle", "Classes that can win, per error", oracle("reachable_classes", 1)),
+        ("exposure-oracle", "Active support", oracle("support", 1), "support", 0.15, 0.15),
+        ("evidence", "Reachable errors that learned reweighting fixes (%)",
+         share("reweighting", "reachable_errors_fixed")),
+        ("evidence", "Learned set translations inside D_v (%)",
+         share("set_translation", "shifts_inside")),
+        ("readout-exposure", "Adjustable terms per node", terms),
+    ):  # fmt: skip
+        agree_panel(told, (table, title), *how)
 
 
 def test_controls_and_gains(told):
     rows, found = told
-    datasets = {r["dataset"] for r in rows}
-    for inside in (True, False):
-        part = [r for r in rows if known((r["backbone"], r["dataset"])) is inside]
-        anywhere = any(known((r["backbone"], r["dataset"])) for r in rows)
-        where = "" if inside or not anywhere else ", not in the paper"
-        cells = {name: by_case(part, accuracy_of(name)) for name in TITLE}
-        means = {n: mean(mean(v) for v in c.values()) for n, c in cells.items() if c}
-        ours = {n: means[n] for n in METHODS if METHODS[n].from_paper and n in means}
-        top = max(ours.values(), default=0)
-        best = next((n for n in ours if ours[n] == top and top > means["frozen"]), None)
-        for name in (name for name in METHODS if cells[name]):
-            title = TITLE[name] + ("" if METHODS[name].from_paper else " (not in the paper)")
+    known = [r for r in rows if r["dataset"] in PUBLISHED["frozen"]["cells"].get(r["backbone"], {})]
+    others = [r for r in rows if r not in known]
+    for part, where in ((known, ""), (others, ", not in the paper" if known else "")):
+        cells = {name: cells_of(part, accuracy_of(name)) for name in TITLE}
+        means = {name: own.value.mean() for name, own in cells.items() if len(own)}
+        ours = {name: means[name] for name in means if name in PAPERS}
+        best = max(ours, key=ours.get) if max(ours.values()) > means["frozen"] else None
+        for name in means.keys() & METHODS.keys():
+            title = TITLE[name] + ("" if name in PAPERS else " (not in the paper)")
             place = ("controls", "Macro means" + where, title)
             change, won, count = compared(cells[name], cells["frozen"])
-            agree(found[*place, "accuracy"], means[name], count=len(cells[name]), best=name == best)
-            agree(found[*place, "gain over Frozen"], change, count=count, best=name == best)
-            agree(found[*place, "wins over Frozen"], won, count=count)
-            fixed = by_case(part, share(name, "reachable_errors_fixed"))
-            expected = mean(mean(v) for v in fixed.values())
-            agree(found[*place, "reachable errors fixed (%)"], expected, count=len(fixed))
-    cells = {name: by_case(rows, accuracy_of(name)) for name in TITLE}
-    for name in (name for name in METHODS if cells[name]):
-        for dataset in datasets:
-            first, second = (
-                {c: v for c, v in cells[n].items() if c[1] == dataset} for n in (name, "frozen")
-            )
-            change, _, count = compared(first, second)
+            bold = {"best": name == best, "count": count}
+            agree(found[*place, "accuracy"], value=means[name], **bold)
+            agree(found[*place, "gain over Frozen"], value=change, **bold)
+            agree(found[*place, "wins over Frozen"], value=won, count=count)
+            fixed = cells_of(part, share(name, "reachable_errors_fixed"))
+            fact = found[*place, "reachable errors fixed (%)"]
+            agree(fact, value=fixed.value.mean(), count=len(fixed))
+    for name in TITLE.keys() & METHODS.keys():
+        own, frozen = (cells_of(rows, accuracy_of(each)) for each in (name, "frozen"))
+        for dataset in {r["dataset"] for r in rows} if len(own) else ():
+            change, _, count = compared(own[own.index.get_level_values(1) == dataset], frozen)
             fact = found["gains", "Gain in points of test accuracy", TITLE[name], dataset]
-            agree(fact, change, count=count)
-        fact = found["gains", "Gain in points of test accuracy", TITLE[name], "all"]
-        agree(fact, compared(cells[name], cells["frozen"])[0])
+            agree(fact, value=change, count=count)
+        if len(own):
+            fact = found["gains", "Gain in points of test accuracy", TITLE[name], "all"]
+            agree(fact, value=compared(own, frozen)[0])
 
 
 def stored(records, folder):
@@ -253,11 +240,10 @@ def test_the_frame_has_every_number_once_and_is_exported(tmp_path, ending):
     keys = ["dataset", "backbone", "split", "method", "part", "metric"]
     assert not frame.duplicated(keys).any()
     accuracies = frame[(frame.metric == "accuracy") & (frame.part == "test")].dropna()
-    expected = by_case([r.as_json() for r in records], accuracy_of("reweighting"))
+    expected = cells_of([r.as_json() for r in records], accuracy_of("reweighting"))
     own = accuracies[accuracies.method == "reweighting"].groupby(["backbone", "dataset"]).value
-    assert {case: sorted(100 * v) for case, v in own} == {
-        case: pytest.approx(sorted(values)) for case, values in expected.items()
-    }
+    pd.testing.assert_series_equal(100 * own.mean(), expected.value)
+    assert (own.size() == expected["count"]).all()
     count = export_results(store, path)
     read = pd.read_csv(path, keep_default_na=False) if ending == "csv" else pd.read_parquet(path)
     assert len(read) == len(frame) == count
