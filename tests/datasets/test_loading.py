@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import pickle
+import urllib.error
 import urllib.request
 from collections import Counter
 from dataclasses import replace
@@ -95,33 +95,23 @@ def test_bad_content_is_named(name, change, error, words, arrays, place):
         load(spec, root)
 
 
-class Touch:
-    """Unpickling this creates a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-@pytest.mark.parametrize("damage", ["cut", "altered", "pickle"])
-def test_a_file_that_is_not_the_original_is_named_and_not_parsed(
-    damage, arrays, place, parsed, tmp_path
-):
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-9], lambda raw: raw[:-1] + b"?"])
+def test_a_file_that_is_not_the_original_is_named_and_not_parsed(damage, arrays, place, parsed):
     spec, root = place("amazon-ratings", arrays)
-    path, trap = root / spec.files[0].path, tmp_path / "trap"
-    raw = path.read_bytes()
-    wrong = {"cut": raw[:-9], "altered": raw[:-1] + b"?", "pickle": pickle.dumps(Touch(trap))}
-    path.write_bytes(wrong[damage])
+    path = root / spec.files[0].path
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DatasetError, match=f"{path}.*sha256 {spec.files[0].sha256}"):
         load(spec, root)
-    assert parsed == [] and not trap.exists()
+    assert parsed == []
 
 
-@pytest.mark.usefixtures("offline")
-def test_missing_files_are_named_with_size_and_place(tmp_path):
+def test_missing_files_are_named_with_size_and_place(tmp_path, monkeypatch):
     root = tmp_path / "empty"
+
+    def refuse(*arguments, **options):
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
     with pytest.raises(DatasetError) as caught:
         load_dataset("cora", root)
     message = str(caught.value)

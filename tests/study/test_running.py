@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,16 +13,13 @@ from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.backbones.architectures import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.methods import FROZEN, MARKERS, METHODS, RUNGS, Look, Method
+from gnn_repair.methods import FROZEN, MARKERS, METHODS, RUNGS, Look
 from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import (
-    FittedRepair,
-    Repair,
     Reweighting,
     SetTranslation,
 )
 from gnn_repair.repair.adapters import FittedTranslation
-from gnn_repair.repair.base import about, untrained_statistics
 from gnn_repair.repair.folds import build_repair
 from gnn_repair.repair.ladder.rungs import calibration_error
 from gnn_repair.reporting.writing import report
@@ -201,70 +197,30 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
     }
 
 
-# A method is declared once: whoever adds one sees it in records, tables, figures and pages.
+# A method is declared once: whoever adds one sees it in records, tables and pages.
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedMajority(FittedRepair):
-    """Everybody gets the commonest training class."""
-
-    def member_logits(self, exposure: Any) -> torch.Tensor:
-        classes = self._matching(exposure)["counts"].double()
-        return classes.unsqueeze(1).expand(-1, exposure.num_recipients, -1)
-
-
-@dataclass(frozen=True)
-class Majority(Repair[FittedMajority]):
-    """The whole file of a further repair."""
-
-    fitted_type = FittedMajority
-
-    def learn(self, task):
-        exposure, train = task.exposure, task.train_targets
-        counts = torch.zeros(exposure.num_members, exposure.num_classes)
-        counts.scatter_add_(1, train.labels, train.real.float())
-        values = {"parameters": {}, "constants": {"counts": counts}}
-        return self.fitted(**about(exposure), **untrained_statistics(exposure), **values)
-
-
-@pytest.fixture
-def declared(monkeypatch):
-    """The one line."""
-    method = Method(
-        title="Majority vote",
-        output="one class",
-        message_set=False,
-        repair=Majority,
-        look=Look("circle", "#123456", "#abcdef"),
-        trained=False,
-        batched=False,
-        from_paper=False,
-    )
-    monkeypatch.setitem(METHODS, "majority", method)
-    return method
-
-
-def test_a_further_method_is_in_records_and_tables(declared, data):
-    case = Case("mine", "gcn", (0, 1), check_methods(["reweighting", "majority"]))
+def test_a_further_method_is_in_records_tables_and_on_the_page(
+    monkeypatch, exposure, data, tmp_path
+):
+    look, scaling = Look("circle", "#123456", "#abcdef"), METHODS["temperature_scaling"]
+    declared = replace(scaling, title="Ours", output="one class", look=look)
+    monkeypatch.setitem(METHODS, "ours", declared)
+    case = Case("mine", "gcn", (0, 1), check_methods(["temperature_scaling", "ours"]))
     settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
     records = run_case(settings, case, lambda text: None)
-    for split, record in enumerate(records):
-        commonest = int(torch.bincount(data.y[data.train_mask[:, split]]).argmax())
-        expected = (data.y == commonest)[data.test_mask[:, split]].double().mean()
-        assert record.methods["majority"]["test"] == pytest.approx(float(expected))
+    for record in records:
+        assert record.methods["ours"] == record.methods["temperature_scaling"]
     controls, full = make_tables(records, ["controls", "full-controls"])
-    assert controls.sheets[0].rows["Majority vote (not in the paper)"][0] == "one class"
-    assert "Majority vote (not in the paper)" in [sheet.title for sheet in full.sheets]
-
-
-def test_a_further_method_is_on_the_page(declared, exposure, data, tmp_path):
+    assert controls.sheets[0].rows["Ours (not in the paper)"][0] == "one class"
+    assert "Ours (not in the paper)" in [sheet.title for sheet in full.sheets]
     held = fitted(build_repair(declared, PROTOCOL.repairs, exposure), exposure)
-    repairs = {"majority": held, "mine": held}
+    repairs = {"ours": held, "mine": held}
     payload = payload_of(report(exposure, data.y, tmp_path / "page.html", repairs=repairs))
     titles = {repair["key"]: repair["title"] for repair in payload["run"]["repairs"]}
-    assert titles == {"majority": "Majority vote", "mine": "mine"}
-    look = {"marker": "circle", "colour": "#123456", "dark": "#abcdef", "message_set": False}
-    assert payload["looks"]["majority"] == look
+    assert titles == {"ours": "Ours", "mine": "mine"}
+    drawn = {"marker": "circle", "colour": "#123456", "dark": "#abcdef", "message_set": False}
+    assert payload["looks"]["ours"] == drawn
     assert set(payload["looks"]) == set(METHODS)
 
 

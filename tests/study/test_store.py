@@ -67,6 +67,7 @@ DAMAGE = [
     (lambda text: text + " " * 2**20, "more than 1,048,576 bytes"),
     (lambda text: '{"hello": 1}', "not a result of this package"),
     (lambda text: text.replace('"split": 0', '"split": 1'), "its split is 1, not 0"),
+    (lambda text: text.replace('"split": 0', '"split": false'), "its split is False, not 0"),
     (lambda text: text.replace('"cora"', '"citeseer"'), "its dataset is 'citeseer'"),
     (lambda text: text.replace(PAPER.digest, "0" * 12), "its protocol is '000000000000'"),
     (lambda text: text.replace('"version": 1', '"version": 9'), "version is 9, newer than 1"),

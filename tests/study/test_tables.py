@@ -16,12 +16,6 @@ from gnn_repair.budget import Budget
 from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
 from gnn_repair.published import BACKBONE_WORDS
-from gnn_repair.results.averages import (
-    Figure,
-    average,
-    gain,
-    wins,
-)
 from gnn_repair.results.rendering import facts
 from gnn_repair.results.store import merge, pack
 from gnn_repair.results.tables import TABLES
@@ -135,9 +129,10 @@ def agree_panel(told, place, read, paper=None, tolerance=0.0, macro=0.0, upper=n
 
 def compared(first, second):
     """Gain and wins of one method over another."""
-    used = comparable(first.assign(other=second.value).dropna(subset="other"))
-    won = (used.value.round(1) > used.other.round(1)).sum()
-    return used.value.mean() - used.other.mean(), won, len(used)
+    used = comparable(first[first.index.isin(second.index)]).value
+    other = second.value.reindex(used.index)
+    won = (used.round(1) > other.round(1)).sum()
+    return used.mean() - other.mean(), won, len(used)
 
 
 @pytest.fixture(params=range(3), scope="module")
@@ -250,28 +245,6 @@ def test_the_frame_has_every_number_once_and_is_exported(tmp_path, ending):
     values = pd.to_numeric(read.pop("value"), errors="coerce")
     assert values.tolist() == pytest.approx(frame.pop("value").tolist(), nan_ok=True)
     assert read.values.tolist() == frame.values.tolist()
-
-
-def test_our_arithmetic_gives_the_published_averages_and_wins():
-    """53 cases over Frozen and 40 over node translation, up to cells that round to a tie."""
-    cells = {
-        name: {
-            (b, d): Figure(v, v)
-            for b, row in table["cells"].items()
-            for d, v in row.items()
-            if d != "average"
-        }
-        for name, table in PUBLISHED.items()
-    }
-    for name, own in cells.items():
-        macro = average(own, own)
-        assert macro.count == 64
-        assert macro.value == pytest.approx(PUBLISHED[name]["average"]["macro"], abs=0.06), name
-    ours = cells["set_translation"]
-    for other, won in (("frozen", 53), ("node_translation", 40)):
-        assert abs(wins(ours, cells[other]).value - won) <= 5
-        assert abs(wins(ours, cells[other]).published - won) <= 5
-    assert gain(ours, cells["node_translation"]).value == pytest.approx(0.63, abs=0.05)
 
 
 # The exposure table's words.
