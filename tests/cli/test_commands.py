@@ -272,10 +272,14 @@ def test_the_demo_goes_the_whole_way_and_reaches_nobody(heard, run, monkeypatch,
     assert "trained with splits 0 to 1; the stored models" in text
     for address in ("http://", "https://", "//cdn", "@import"):
         assert address not in text.replace("http://www.w3.org/", "")
-    stored = list(Store(tmp_path / "store").records(override(PAPER, TINY).digest))
-    for name, title in (("oracle", "true_class_reach"), ("frozen", "test")):
-        mean = 100 * sum(record.number(name, title) for record in stored) / 2
-        assert f"{mean:.1f}" in out
+    first, second = Store(tmp_path / "store").records(override(PAPER, TINY).digest)
+    means = [
+        50 * (first.number(*place) + second.number(*place))
+        for place in (("oracle", "true_class_reach"), ("oracle", "chance_reach"),
+                      ("frozen", "test"), ("refit_head", "test"))
+    ]  # fmt: skip
+    for said in (*map("{:.1f}".format, means), f"{means[3] - means[2]:+.1f}"):
+        assert said in out
     code, out, _ = run(*line, "--format", "json")
     sheets = {fact["sheet"] for fact in json.loads(out)}
     assert code == 0
@@ -332,6 +336,11 @@ def broken():
 def wrong():
     return 3
 
+def made():
+    print("loading")
+    data = ring()
+    return Net(5, 3), data, data.test_mask
+
 three, gcn = 3, Net
 """
 
@@ -367,6 +376,12 @@ def test_graphs_and_backbones_of_a_module_or_file(folder):
     lost = ["report", "--store", "store", "--backbone", "sgc", "--out", "p.html"]
     with pytest.raises(InputError, match="--dataset FILE"):
         CliRunner().invoke(app, lost, catch_exceptions=False)
+
+
+def test_what_a_module_prints_is_no_part_of_the_answer(folder, run):
+    code, out, err = run("diagnose", "plugged.py:made", "--format", "json")
+    assert code == 0 and len(json.loads(out)["rows"]) == 10
+    assert "loading" in err
 
 
 def test_names_of_the_package_are_left_alone():

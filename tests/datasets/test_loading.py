@@ -15,7 +15,7 @@ import torch
 from torch_geometric.data import Data
 
 from gnn_repair.catalog import DATASETS, DatasetSpec, Statistics
-from gnn_repair.checks import MASKS, check_data
+from gnn_repair.checks import MASKS, check_data, num_classes
 from gnn_repair.datasets import load_dataset, loading, stratified_splits
 from gnn_repair.datasets.loading import CacheWarning, compare, entries, load
 from gnn_repair.errors import DatasetError, SplitError
@@ -138,10 +138,13 @@ def test_an_unwritable_root(root, words, tmp_path, monkeypatch):
         load_dataset("roman-empire", root)
 
 
-def test_the_root_may_come_from_the_environment(arrays, place, monkeypatch):
+def test_the_root_may_come_from_the_environment_unless_given(arrays, place, monkeypatch, tmp_path):
     spec, root = place("roman-empire", arrays)
     monkeypatch.setenv("GNN_REPAIR_DATA", str(root))
     assert load(spec).num_nodes == 72
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GNN_REPAIR_DATA", str(tmp_path / "file"))
+    assert load(spec, root).num_nodes == 72
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,7 @@ def small_graph(**changes):
 
 def test_sound_graphs_pass():
     check_data(small_graph())
+    assert (num_classes(small_graph()), num_classes(small_graph(classes=5))) == (3, 5)
     check_data(small_graph(**{name: small_graph()[name][:, 0] for name in MASKS}))
 
 

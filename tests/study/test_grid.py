@@ -67,6 +67,15 @@ def test_the_whole_grid_is_run_once(tmp_path):
 
     again = run_study(**GRID, store=tmp_path, work=never)
     assert (again.stored, again.already, again.failures) == (0, 12, {})
+    seen = []
+
+    def noting(shared, case, tell):
+        seen.append((case.splits, case.methods))
+        return fake_case(shared, case, tell)
+
+    part = {"store": tmp_path / "part", "stack": 2, "methods": ["refit_head"], "work": noting}
+    assert run_study(["cora"], ["gcn"], range(3), **part).stored == 3
+    assert seen == [((0, 1), ("refit_head",)), ((2,), ("refit_head",))]
 
 
 def test_only_what_is_missing_under_this_protocol_is_run_in_stacks(tmp_path):

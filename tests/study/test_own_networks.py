@@ -26,7 +26,7 @@ from tests.helpers.study.tiny import TINY, tiny_graph
 
 # Networks of the user's own in a study: training, records, tables, the page; tails and none.
 
-PROTOCOL = override(PAPER, TINY)
+PROTOCOL = override(PAPER, [*TINY, "backbones.seed=1"])
 DATA = tiny_graph()
 METHODS = ["oracle", "reweighting", "set_translation", "refit_head"]
 
@@ -101,6 +101,9 @@ def test_records_hold_what_is_proved_and_what_is_not_excluded(done):
         assert test["reachable_errors"] == found.members[0].error.hits
         assert test["nodes"] == found.members[0].true_class.total
         assert test["undecided"] == found.members[0].true_class.undecided
+        for name, mean in (("chance_reach", "chance"), ("excess", "excess")):
+            low, high = getattr(found.members[0], mean).low, getattr(found.members[0], mean).high
+            assert (test[name], test.get(f"{name}_possible", low)) == pytest.approx((low, high))
         right = (frozen.logits[0].argmax(1) == data.y)[data.test_mask[:, split]]
         assert record.frozen["test"] == pytest.approx(float(right.float().mean()))
         assert set(record.methods) == set(METHODS) - {"oracle"}
@@ -232,6 +235,10 @@ def test_what_was_not_kept_is_trained_as_before(store):
     shown = rerun("mine", "gcn", 2, source=store, methods=["reweighting"], **GIVEN)
     assert shown.case.splits == (1, 2)
     assert "made again with the same accuracies" in shown.provenance()
+    worse = replace(shown.stored_record, frozen={**shown.stored_record.frozen, "test": 0.125})
+    assert "(stored 12.5 %)" in replace(shown, stored_record=worse).provenance()
+    assert shown.select_split(1).provenance().endswith("; made for this page")
+    assert shown.select_split(0) is None
     further = rerun("mine", "gcn", 1, source=store, methods=["refit_head"], **GIVEN)
     assert further.provenance().endswith("the stored models; refit head fitted for this page")
 

@@ -77,6 +77,8 @@ def test_assignments_and_files_change_what_they_name(tmp_path):
     assert changed.backbones.short == dataclasses.replace(PAPER.backbones.short, epochs=5)
     assert isinstance(changed.backbones.dropout, float) and changed.backbones.dropout == 0
     assert changed.repairs == PAPER.repairs
+    sizes = override(PAPER, ["batches.sizes.cora=4"]).batches.sizes
+    assert sizes == {**PAPER.batches.sizes, "cora": 4}
     path = tmp_path / "protocol.toml"
     path.write_text('[backbones]\nhidden = 64\n[backbones.long]\npatience = "none"\n')
     same = ["backbones.hidden=64", "backbones.long.patience=none"]
@@ -228,6 +230,8 @@ def test_a_backbone_depends_on_the_budget_it_is_trained_on():
         assert (short, long) == (backbone.budget == SHORT, backbone.budget == LONG), name
     assert moved("backbones.short.epochs=7", backbone="mine") == EVERYTHING
     assert moved("backbones.long.epochs=7", backbone="mine") == EVERYTHING
+    own = dataclasses.replace(SHORT, epochs=7)
+    assert PAPER.backbones.budget(own) is own
 
 
 def test_a_further_setting_with_its_default_changes_no_address():

@@ -14,6 +14,7 @@ from gnn_repair.backbones.architectures import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.methods import FROZEN, MARKERS, METHODS, RUNGS, Look
+from gnn_repair.oracle.problems import FAILED
 from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import (
     Reweighting,
@@ -24,7 +25,16 @@ from gnn_repair.repair.folds import build_repair
 from gnn_repair.repair.ladder.rungs import calibration_error
 from gnn_repair.reporting.writing import report
 from gnn_repair.results.records import PARTS, check_methods
-from gnn_repair.study import PAPER, Case, Store, make_tables, override, run_study
+from gnn_repair.study import (
+    INDEPENDENT,
+    PAPER,
+    Case,
+    Store,
+    make_tables,
+    measures,
+    override,
+    run_study,
+)
 from gnn_repair.study.case import Settings, run_case
 from gnn_repair.study.measures import (
     errors_fixed,
@@ -40,12 +50,19 @@ from tests.helpers.study.tiny import TINY, tiny_graph
 
 # One real case end to end, against the pieces called one by one.
 
-PROTOCOL = override(PAPER, TINY)
+PROTOCOL = override(PAPER, [*TINY, "backbones.seed=1", "repairs.seed=2"])
+
+
+def uneven_graph():
+    """Masks differ in size from split to split."""
+    graph = tiny_graph()
+    graph.test_mask[:9, 0] = graph.val_mask[40:44, 2] = False
+    return graph
 
 
 @pytest.fixture(scope="module")
 def data():
-    return tiny_graph()
+    return uneven_graph()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +79,7 @@ def records(data):
 def frozen(data):
     shape = Shape(8, 2, 0.5)
     budget = PROTOCOL.backbones.short
-    return train_backbone(GCN(shape), data, (0, 2), device="cpu", budget=budget)
+    return train_backbone(GCN(shape), data, (0, 2), device="cpu", budget=budget, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +88,7 @@ def exposure(frozen):
 
 
 def fitted(repair, exposure):
-    data = tiny_graph()
+    data = uneven_graph()
     masks = data.train_mask[:, [0, 2]], data.val_mask[:, [0, 2]]
     return repair.fit(exposure, data.y, *masks, device="cpu")
 
@@ -81,19 +98,22 @@ def shares(right, mask):
     return [float(own[mask[:, s]].double().mean()) for s, own in enumerate(right)]
 
 
-def test_a_record_a_split(records):
+def test_a_record_a_split(records, data):
     assert [record.split for record in records] == [0, 2]
     for record in records:
         assert (record.protocol, record.members, record.stack) == (PROTOCOL.digest, 2, [0, 2])
         assert set(record.methods) == set(METHODS)
         assert record.graph["nodes"] == 60
-        assert record.graph["train"] + record.graph["val"] + record.graph["test"] == 60
+        sizes = {part: int(data[f"{part}_mask"][:, record.split].sum()) for part in PARTS}
+        assert {part: record.graph[part] for part in PARTS} == sizes
+        parts = sum(spent for stage, spent in record.seconds.items() if stage != "total")
+        assert parts <= record.seconds["total"] + 1e-3  # rounded
         assert record.environment["torch"] == torch.__version__
         assert set(METHODS) | {"frozen", "oracle", "evidence", "total"} <= set(record.seconds)
 
 
 def test_accuracies_are_those_of_the_pieces(records, frozen, exposure, data):
-    repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8)
+    repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8, seed=2)
     reweighted = fitted(repair, exposure)
     for part in PARTS:
         mask = data[f"{part}_mask"][:, [0, 2]]
@@ -131,7 +151,7 @@ def test_chance_is_counted_class_by_class(records, frozen, exposure, data):
 
 
 def test_the_oracle_counts_what_it_should_and_what_is_fixed_of_it(records, frozen, exposure, data):
-    repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8)
+    repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8, seed=2)
     predicted = fitted(repair, exposure).predict(exposure)
     for member, record in enumerate(records):
         mask = data.test_mask[:, record.split]
@@ -165,9 +185,31 @@ def test_the_protocol_s_thresholds_decide(exposure, data):
     first = summarise_oracle(exposure, data.y, masks, strict).summaries[0]
     assert (first["test"]["reachable"], first["test"]["true_class_reach"]) == (0, 0.0)
     assert first["test"]["support"] is None
+    assert "chance_reach" not in first["test"]  # which is of the usual threshold
     sparse = override(PAPER, ["oracle.active_above=1e9"]).oracle
     first = summarise_oracle(exposure, data.y, masks, sparse).summaries[0]
     assert first["test"]["support"] == 0.0
+
+
+def test_what_no_solver_answers_is_in_no_share_of_an_affine_model(exposure, data, monkeypatch):
+    masks = {part: data[f"{part}_mask"][:, [0, 2]] for part in ("val", "test")}
+    answers = solve(exposure, data.y, masks["val"] | masks["test"])
+    lost = answers.node % 3 == 0
+    bound = np.where(lost, np.nan, answers.bound)
+    bound[((answers.member == 1) & ~lost).nonzero()[0][-1]] += 0.5
+    margin, status = np.where(lost, np.nan, answers.margin), answers.status
+    status = np.where(lost, FAILED, status)
+    failed = replace(answers, status=status, margin=margin, bound=bound)
+    monkeypatch.setattr("gnn_repair.study.measures.solve", lambda *given: failed)
+    found = summarise_oracle(exposure, data.y, masks, PROTOCOL.oracle).summaries
+    for member, summary in enumerate(found):
+        mine = (failed.member == member) & masks["test"][failed.node, member].numpy()
+        known, test = mine & ~lost, summary["test"]
+        assert test["undecided"] == (mine & lost).sum() > 0
+        assert (test["nodes"], test["reachable"]) == (known.sum(), failed.reachable[known].sum())
+        assert test["true_class_reach"] == pytest.approx(answers.reachable[known].mean())
+        assert summary["status"]["failed"] == (lost & (failed.member == member)).sum()
+        assert summary["largest_gap"] == pytest.approx(0.5 * member, abs=1e-9)
 
 
 def test_a_subset_of_methods_is_all_that_is_run(data):
@@ -195,6 +237,20 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
         "narrow": 6 * 4 + 4 + 4 * 4 + 4 + 3 * 4 + 3,
         "usual": 6 * 8 + 8 + 8 * 8 + 8 + 3 * 8 + 3,
     }
+
+
+def test_data_are_loaded_as_the_protocol_and_the_root_say(monkeypatch, tmp_path):
+    seen = []
+
+    def load(*given, **options):
+        seen.append((given, options))
+        raise InputError("not here")
+
+    monkeypatch.setattr("gnn_repair.study.case.load_dataset", load)
+    given = {"store": tmp_path / "store", "root": tmp_path, "protocol": INDEPENDENT}
+    outcome = run_study(["builtin"], ["gcn"], [0], device="cpu", **given)
+    assert outcome.failures == {"builtin × gcn": "not here"}
+    assert seen == [(("builtin", tmp_path), {"draw": "numpy"})]
 
 
 # A method is declared once: whoever adds one sees it in records, tables and pages.
@@ -271,13 +327,17 @@ def test_planted_shifts(exposure, monkeypatch):
     assert shifts_inside(kept, exposure, test)[1]["shifts"] == 15
     nothing = replace(found, best_epoch=torch.tensor([0, 0]))
     assert shifts_inside(nothing, exposure, test) == [{}, {}]
+    solved = measures.solve_with_second_attempts
+    unproved = lambda *given: replace(solved(*given), bound=np.zeros(25))  # noqa: E731
+    monkeypatch.setattr(measures, "solve_with_second_attempts", unproved)
+    assert [own["shifts_undecided"] for own in shifts_inside(found, exposure, test)] == [5, 6]
 
 
 def test_shifts_are_judged_at_their_own_member_s_scale(monkeypatch):
     """One message per node moves nothing, so a shift is as far away as it is long."""
     table = np.array([[1.0, -1.0, 0.0]] * 4)
     one = exposure_of(Numbers(np.ones((4, 1), np.int64), np.ones(4), table, np.zeros((4, 3))))
-    large = {"coefficients": 1000, "frozen_logits": 1000, "contributions": 1, "fixed_logits": 1}
+    large = {"coefficients": 10, "frozen_logits": 1000, "contributions": 100, "fixed_logits": 1}
     both = {n: torch.cat([getattr(one, n), k * getattr(one, n)]) for n, k in large.items()}
     pair, shift = replace(one, **both), torch.tensor([5.0, -5.0, 0.0]).expand(2, 4, 3)
     monkeypatch.setattr("gnn_repair.study.measures.REALIZABLE", 1e-2)

@@ -76,6 +76,7 @@ DAMAGE = [
     (lambda text: text.replace('"test": 0.8,', '"test": 1e999,'), "test of frozen is inf"),
     (lambda text: text.replace('"test": 0.8,', '"test": 1.2,'), "accuracy of frozen is 1.2"),
     (lambda text: text.replace('"test": 0.8,', '"test": "0.8",'), "test of frozen is '0.8'"),
+    (lambda text: text.replace('"error_reach": 0.5', '"error_reach": 5'), "the error_reach of"),
     (lambda text: text.replace('"nodes": 10', '"nodes": "10"'), "nodes of oracle val is '10'"),
     (lambda text: text.replace('"refit_head": {', '"\\u001b[31m": {'), "it names a method"),
 ]
