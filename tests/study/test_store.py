@@ -264,6 +264,7 @@ def test_what_goes_in_comes_out_and_what_is_there_already_stays(store_packed, pa
         (lambda lines: lines[:-2], 4, "it lacks 2 of its 6 records"),
         (lambda lines: [*lines[:-1], lines[-1][:50]], 5, "line 7: it is truncated or not JSON"),
         (lambda lines: [*lines, lines[-1]], 6, "line 8: it is there twice"),
+        (lambda lines: [*lines, lines[-1].replace(b'"split":2', b'"split":7')], 7, "has 7 records"),
         (lambda lines: [*lines, b"\xff\xfe"], 6, "line 8: it is truncated or not JSON"),
         (lambda lines: [*lines, b"x" * (2**20 + 50)], 6, "line 8: it is truncated"),
         (lambda lines: [lines[0], b"", *lines[1:]], 6, "line 2: it is truncated"),
