@@ -138,6 +138,7 @@ def test_splits():
     assert {n for n in PAPER_DATASETS if DATASETS[n].stratified} == STRATIFIED
     for name in STRATIFIED:
         assert DATASETS[name].statistics.shares == (60, 20, 20)
+    assert all(name == spec.name for name, spec in DATASETS.items())
 
 
 def test_no_budget_stands_unpinned():

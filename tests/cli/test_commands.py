@@ -384,11 +384,6 @@ def test_what_a_module_prints_is_no_part_of_the_answer(folder, run):
     assert "loading" in err
 
 
-def test_names_of_the_package_are_left_alone():
-    assert user_code.datasets(["cora", "builtin"], None, "torch") == ["cora", "builtin"]
-    assert user_code.backbones(["gcn", "gat"]) == ["gcn", "gat"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save
 from torch_geometric.data import Data
 
 from gnn_repair.catalog import DATASETS, DatasetSpec, Statistics
@@ -196,7 +198,7 @@ def test_a_graph_is_parsed_once_until_its_file_or_its_draw_changes(arrays, place
     torch.testing.assert_close(load(spec, root).x, torch.full((72, 5), 2.0))
 
 
-@pytest.mark.parametrize("damage", ["cut", "altered", "another dataset's"])
+@pytest.mark.parametrize("damage", ["cut", "altered", "unsealed", "another dataset's"])
 def test_a_damaged_cache_is_named_and_rebuilt(damage, arrays, place, private_cache, parsed):
     arrays["node_labels"] %= 5
     spec, root = place("roman-empire", arrays)
@@ -204,6 +206,9 @@ def test_a_damaged_cache_is_named_and_rebuilt(damage, arrays, place, private_cac
     (entry,) = private_cache.rglob("*.safetensors")
     raw = entry.read_bytes()
     content = {"cut": raw[:500], "altered": raw[:-1] + bytes([raw[-1] ^ 1])}
+    if damage == "unsealed":  # as earlier versions wrote files, without a checksum
+        metadata = {"kind": "preprocessed graph", "header": '{"name": "roman-empire"}'}
+        content[damage] = save(load_bytes(raw), metadata)
     if damage not in content:
         load(*place("amazon-ratings", arrays))
         (other,) = private_cache.rglob("amazon-ratings-*.safetensors")
