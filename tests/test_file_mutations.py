@@ -17,13 +17,12 @@ LONG = 1e9
 
 
 def test_altered_files_are_refused_or_load_as_sound_values():
-    told: list[str] = []
-    found = campaign(1, LONG, told.append, most=100)
+    found = campaign(1, LONG, most=60)
     assert found.faults == ()
-    assert found.tried == 500
+    assert found.tried == 300
     # Refusals alone would prove nothing: some altered files are sound and must load.
     for kind in ("exposure", "frozen", "repair", "solution", "label solution"):
-        assert found.details[f"{kind}: refused"] > 50
+        assert found.details[f"{kind}: refused"] > 30
         assert found.details[f"{kind}: unchanged"] > 0
     assert found.details["solution: other sound values"] > 0
 
@@ -33,7 +32,7 @@ def test_a_checksum_that_is_not_compared_is_noticed(monkeypatch):
         return files.parse_json(metadata["header"])
 
     monkeypatch.setattr(files, "_opened", believing)
-    found = campaign(1, LONG, most=60)
+    found = campaign(1, LONG, most=40)
     assert any("another content" in fault for fault in found.faults)
     assert any("KeyError" in fault or "Attribute" in fault for fault in found.faults)
 
@@ -67,13 +66,10 @@ def test_every_member_has_one_fingerprint_or_none_has(tmp_path):
     for file in (repair.files[0], repair.files[-1]):
         parts = Parts.of(file)
         header = json.loads(parts.metadata["header"])
-        for kept, said in ((1, "1 fingerprints for 2 members"), (0, "")):
+        for kept in (1, 0):
             changed = {**header, "fingerprint": header["fingerprint"][:kept]}
             metadata = {**parts.metadata, "header": json.dumps(changed)}
-            path = tmp_path / "fewer"
-            path.write_bytes(replace(parts, metadata=metadata).sealed().whole())
-            if said:
-                with pytest.raises(FileFormatError, match=said):
-                    FittedRepair.load(path)
-            else:
-                assert FittedRepair.load(path).fingerprint == ()
+            (tmp_path / str(kept)).write_bytes(replace(parts, metadata=metadata).sealed().whole())
+        assert FittedRepair.load(tmp_path / "0").fingerprint == ()
+        with pytest.raises(FileFormatError, match="1 fingerprints for 2 members"):
+            FittedRepair.load(tmp_path / "1")

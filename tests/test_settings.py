@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
 from typer.testing import CliRunner
 
 import gnn_repair
@@ -24,18 +22,18 @@ import gnn_repair as gr
 from benchmarks import explainers
 from benchmarks.__main__ import app, main
 from gnn_repair.backbones import BACKBONES, Shape
+from gnn_repair.budget import SHORT, Budget
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError, closest, suggestion
 from gnn_repair.exposure import expose
-from gnn_repair.methods import METHODS
 from gnn_repair.repair import CorrectAndSmooth
-from gnn_repair.repair.folds import build_repair
 from gnn_repair.results.protocol import with_changes
-from gnn_repair.study import PAPER, override
-from gnn_repair.training import SHORT
+from gnn_repair.study import PAPER
 from tools.mutation.__main__ import EQUIVALENT
 from tools.mutation.equivalent import read_equivalent
 from tools.mutation.mutants import mutants_of
+
+ROOT = Path(__file__).parents[1]
 
 # Settings outside their range, and mistyped names: answered when they are built, by name.
 
@@ -45,42 +43,27 @@ SHARES = [-1, -1e-9, 1, 2, math.nan, "0.2", None]
 
 
 @pytest.mark.parametrize(
-    "name,values",
+    ("kind", "name", "values", "edges"),
     [
-        ("epochs", [*WHOLE, None]),
-        ("patience", WHOLE),
-        ("learning_rate", RATES),
-        ("weight_decay", [-1e-9, math.nan, math.inf, None]),
-        ("clip", RATES),
-        ("decoupled", [1, None, "yes"]),
-        ("epoch_zero", [0, None]),
+        (Budget, "epochs", [*WHOLE, None], [1, np.int64(1)]),
+        (Budget, "patience", WHOLE, [1, None]),
+        (Budget, "learning_rate", RATES, [1e-300]),
+        (Budget, "weight_decay", [-1e-9, math.nan, math.inf, None], [0]),
+        (Budget, "clip", RATES, [1e-300]),
+        (Budget, "decoupled", [1, None, "yes"], [True]),
+        (Budget, "epoch_zero", [0, None], [True]),
+        (Shape, "hidden", WHOLE, [1]),
+        (Shape, "heads", WHOLE, [1]),
+        (Shape, "dropout", SHARES, [0, 0.999]),
+        (CorrectAndSmooth, "layers", WHOLE, [1]),
     ],
 )
-def test_budgets(name, values):
+def test_a_value_outside_its_range_is_named_and_the_edges_are_inside(kind, name, values, edges):
+    usual = SHORT if kind is Budget else kind()
     for value in values:
-        with pytest.raises(InputError, match=f"Budget: {name} is"):
-            replace(SHORT, **{name: value})
-
-
-def test_what_is_at_the_edge_of_a_range_is_accepted():
-    kept = replace(SHORT, epochs=np.int64(1), patience=1, weight_decay=0, learning_rate=1e-300)
-    assert kept.epochs == 1
-    assert replace(SHORT, patience=None).patience is None
-    assert Shape(hidden=1, heads=1, dropout=0).dropout == 0
-    assert Shape(dropout=0.999).dropout == 0.999
-
-
-def test_shapes():
-    for name, values in {"hidden": WHOLE, "heads": WHOLE, "dropout": SHARES}.items():
-        for value in values:
-            with pytest.raises(InputError, match=f"Shape: {name} is"):
-                Shape(**{name: value})
-
-
-def test_smoothing_needs_a_step():
-    for value in WHOLE:
-        with pytest.raises(InputError, match="CorrectAndSmooth: layers is"):
-            CorrectAndSmooth(layers=value)
+        with pytest.raises(InputError, match=f"{kind.__name__}: {name} is"):
+            replace(usual, **{name: value})
+    assert [getattr(replace(usual, **{name: value}), name) for value in edges] == edges
 
 
 @pytest.mark.parametrize("name", ["gat", "gatv2"])
@@ -95,10 +78,6 @@ def test_heads_divide_the_width(name):
 )
 def test_letters_that_changed_places_count_as_the_nearest(typed, meant):
     assert closest(typed, gr.BACKBONES) == meant
-
-
-def test_nothing_near_lists_all():
-    assert closest("transformer", ["gcn", "gat"]) is None
     assert suggestion("transformer", ["gcn", "gat"]) == "choose from gcn, gat"
 
 
@@ -124,37 +103,6 @@ def test_a_mistyped_public_name_lets_python_suggest():
     assert caught.value.name == "solve_orcale" and caught.value.obj is gr
 
 
-def leaves(tree, where=""):
-    """Names of all settings, those of budgets among them."""
-    for name, value in tree.items():
-        yield from (
-            leaves(value, f"{where}{name}.") if isinstance(value, dict) else [f"{where}{name}"]
-        )
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_declares_just_the_settings_that_it_is_built_from(name):
-    """What is declared is part of a record's address: with less, old records would pass for new."""
-    ring = torch.stack([torch.arange(4), torch.arange(1, 5) % 4])
-    exposure = expose(GCNConv(3, 2), Data(x=torch.ones(4, 3), edge_index=ring))
-    method, other = METHODS[name], {bool: "true", int: "77", float: "0.077", type(None): "77"}
-    usual, changing = build_repair(method, PAPER.repairs, exposure), set()
-    for leaf in leaves({"repairs": PAPER.settings()["repairs"]}):
-        held = PAPER.settings()
-        for part in leaf.split("."):
-            held = held[part]
-        value = "false" if held is True else other[type(held)]
-        built = build_repair(method, override(PAPER, [f"{leaf}={value}"]).repairs, exposure)
-        if built != usual or repr(built) != repr(usual):
-            changing.add(leaf)
-    declared = {
-        leaf
-        for leaf in leaves(PAPER.settings())
-        if leaf in method.settings or leaf.rpartition(".")[0] in method.settings
-    }
-    assert changing == {leaf for leaf in declared if leaf.startswith("repairs.")}
-
-
 # What a type checker sees of the root: the real signatures, though names load when first used.
 
 RIGHT = """
@@ -172,11 +120,8 @@ def repaired(path: str) -> int:
     fitted = gr.FittedRepair.load(path)
     return fitted.num_parameters + gr.SetTranslation(hidden=16).hidden
 
-def after_a_tail(exposure: gr.Exposure | gr.Exposure, y: Any, masks: tuple[Any, Any]) -> Any:
-    fitted = gr.Reweighting().fit(exposure, y, *masks)
-    ladder = gr.EvidenceLadder().fit(exposure, y, *masks)
-    print(gr.reach(exposure, y), gr.solve(exposure, y)[0])
-    return fitted.predict(exposure), ladder.logits(exposure)
+def predicted(exposure: Exposure, y: Any, masks: tuple[Any, Any]) -> Any:
+    return gr.EvidenceLadder().fit(exposure, y, *masks).predict(exposure)
 
 reveal_type(gr.solve)
 """
@@ -225,38 +170,20 @@ def test_type_checkers_see_every_public_name_at_its_home():
     assert (Path(gnn_repair.__file__).parent / "py.typed").is_file()
 
 
-@pytest.fixture(scope="module")
-def checked(tmp_path_factory):
-    """What mypy says about a user's two scripts."""
-    folder = tmp_path_factory.mktemp("typing")
-    (folder / "right.py").write_text(RIGHT)
-    (folder / "wrong.py").write_text(WRONG)
-    (folder / "mypy.ini").write_text(SETTINGS)
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--no-error-summary",
-        "right.py",
-        "wrong.py",
-    ]
-    place = {"MYPYPATH": str(Path(gnn_repair.__file__).parents[1]), "PATH": ""}
+def test_a_user_s_right_use_passes_and_wrong_use_is_found(tmp_path):
+    """As mypy reads two scripts."""
+    for name, text in {"right.py": RIGHT, "wrong.py": WRONG, "mypy.ini": SETTINGS}.items():
+        (tmp_path / name).write_text(text)
+    strict = ["-m", "mypy", "--strict", "--no-error-summary"]
     done = subprocess.run(
-        command, cwd=folder, env=place, capture_output=True, text=True, check=False
-    )
+        [sys.executable, *strict, "right.py", "wrong.py"], cwd=tmp_path, capture_output=True,
+        text=True, env={"MYPYPATH": str(ROOT), "PATH": ""},
+    )  # fmt: skip
     assert not done.stderr
-    return done.stdout.splitlines()
-
-
-def test_right_use_passes_and_shows_the_signature(checked):
-    (line,) = [line for line in checked if line.startswith("right.py")]
+    found = done.stdout.splitlines()
+    (line,) = [line for line in found if line.startswith("right.py")]
     assert "note: Revealed type" in line
     assert "gnn_repair.exposure.value.Exposure" in line and "threads:" in line
-
-
-def test_wrong_use_is_found(checked):
-    found = [line for line in checked if line.startswith("wrong.py")]
     words = ["solve", "solve", "FittedRepair", "SetTranslation", "nonsense", "margins"]
     words.append('"fit" of "Repair"')
     for number, word in enumerate(words, start=5):
@@ -264,8 +191,6 @@ def test_wrong_use_is_found(checked):
 
 
 # The wheel holds everything that the package reads at run time, and no developers' apparatus.
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not in a checkout")

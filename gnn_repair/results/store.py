@@ -364,10 +364,12 @@ class PackedResults(ResultsSource):
                         leave_out(f"{self.root}, line {number}", fault)
         except OSError as error:
             raise InputError(f"cannot read {self.root}: {error.strerror}") from error
-        missing = int(self._header["records"]) - len(self._records)
-        if missing:
-            text = f"{self.root}: it lacks {missing} of its {self._header['records']} records"
-            warnings.warn(text, StoreWarning, stacklevel=2)
+        stated, count = int(self._header["records"]), len(self._records)
+        if count != stated:
+            said = f"it lacks {stated - count} of its {stated} records"
+            if count > stated:
+                said = f"it has {count} records where its header says {stated}"
+            warnings.warn(f"{self.root}: {said}", StoreWarning, stacklevel=2)
 
     def _add(self, line: bytes) -> None:
         record = parse_record(parse_object(line))

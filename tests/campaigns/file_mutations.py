@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import json
+import math
 import random
 import struct
 import tempfile
@@ -122,25 +125,21 @@ class _Trial:
             self.counts[f"{subject.name}: silent changes"] += 1
             return "loaded with another content"
         self.counts[f"{subject.name}: other sound values"] += 1
-        return memory.fault() or _unsound(subject, value) or _fault_in_use(subject, value)
+        return memory.fault() or _unsound(subject, value)
 
 
 def _unsound(subject: Subject, value: object) -> str:
+    """What is wrong with a value; one so broken that it cannot even be judged is, too."""
+    doing = "when judged"
     try:
-        return subject.judge(value)
-    except Exception as error:  # a value so broken that it cannot even be judged
-        return f"loaded, and when judged {type(error).__name__}: {error}"
-
-
-def _fault_in_use(subject: Subject, value: object) -> str:
-    try:
-        with warnings.catch_warnings():
+        if said := subject.judge(value):
+            return said
+        doing = "in use"
+        with warnings.catch_warnings(), contextlib.suppress(GnnRepairError):
             warnings.simplefilter("ignore")
             subject.use(value)
-    except GnnRepairError:
-        return ""
     except Exception as error:
-        return f"loaded, and in use {type(error).__name__}: {error}"
+        return f"loaded, and {doing} {type(error).__name__}: {error}"
     return ""
 
 
@@ -245,67 +244,26 @@ def edit_bytes(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-# The description of the tensors -------------------------------------------------------------------
+# What is written in JSON: the description of the tensors, the header, the metadata ----------------
 
 
-def edit_description(parts: Parts, rng: random.Random) -> Parts:
-    """Another type, shape, place or name of one tensor; valid JSON all the same."""
-    entries = json.loads(json.dumps(parts.entries))
-    name, other = rng.choice(sorted(entries)), rng.choice(sorted(entries))
-    entry = entries[name]
-    how = rng.randrange(8)
-    if how == 0:
-        entry["dtype"] = rng.choice((*TYPES, "BOOL", "U8", "U64", "F16", "BF16", "F8_E4M3", "?", 3))
-    elif how == 1:
-        entry["shape"] = _reshaped(entry["shape"], rng)
-    elif how == 2:
-        entry["data_offsets"] = [rng.choice((-1, 0, 8, 2**40, 2**63)), entry["data_offsets"][1]]
-    elif how == 3:
-        entry["data_offsets"], entries[other]["data_offsets"] = (
-            entries[other]["data_offsets"], entry["data_offsets"],
-        )  # fmt: skip
-    elif how == 4:
-        entries[rng.choice(("x", "", "rows", "parameters/x", "constants/mean"))] = entries.pop(name)
-    elif how == 5:
-        entries[name], entries[other] = entries[other], entries[name]
-    elif how == 6:
-        del entries[name]
-    else:
-        entry[rng.choice(sorted(entry))] = rng.choice(NASTY)
-    return replace(parts, entries=entries)
-
-
-def _reshaped(shape: list[int], rng: random.Random) -> list[Any]:
-    """The same count in another arrangement, or a shape that is no match."""
-    flat = int(np.prod(shape))
-    return rng.choice(
-        ([flat], [1, *shape], [*shape, 1], shape[::-1], [2**32, 2**32], [flat, 0], [-1, -flat], [])
-    )
-
-
-# The header ---------------------------------------------------------------------------------------
-
-
-def edit_header(parts: Parts, rng: random.Random) -> Parts:
-    """One value of the JSON header changed, removed or added; or its text made no plain JSON."""
-    header = json.loads(parts.metadata["header"])
-    place, key = _somewhere(header, rng)
+def edit_tree(tree: Any, rng: random.Random) -> None:
+    """One place of a tree removed, renamed, changed, or given what stands at another place."""
+    (place, key), (other, name) = _somewhere(tree, rng), _somewhere(tree, rng)
     how = rng.randrange(6)
     if how == 0:
         del place[key]
     elif how == 1 and isinstance(place, dict):
-        place[rng.choice(("x", "", "seed", "hidden", "__class__"))] = rng.choice(NASTY)
+        place[rng.choice(("x", "", "seed", "hidden", "rows", "__class__"))] = place.pop(key)
     elif how == 2 and isinstance(place[key], int | float):
         place[key] = rng.choice((place[key] + 1, -place[key], place[key] * 2, place[key] // 1))
+    elif how in (3, 4):
+        held = copy.deepcopy(place[key])
+        place[key] = copy.deepcopy(other[name])
+        if how == 4:
+            other[name] = held
     else:
         place[key] = rng.choice(NASTY)
-    text = json.dumps(header)
-    if rng.random() < 0.1:
-        depth = rng.choice((10, 2000, 100_000))
-        text = rng.choice(
-            ("[" * depth, '{"a":' * depth, "[]", "3", "", text[:-1] + ',"root":1,"root":2}')
-        )
-    return replace(parts, metadata={**parts.metadata, "header": text})
 
 
 def _somewhere(value: Any, rng: random.Random) -> tuple[Any, Any]:
@@ -318,14 +276,37 @@ def _somewhere(value: Any, rng: random.Random) -> tuple[Any, Any]:
         value = inner
 
 
+def edit_description(parts: Parts, rng: random.Random) -> Parts:
+    """Another type, shape, place or name of one tensor; valid JSON all the same."""
+    entries = json.loads(json.dumps(parts.entries))
+    entry = entries[rng.choice(sorted(entries))]
+    if rng.random() < 0.7:
+        edit_tree(entries, rng)
+    else:  # the same numbers, or more of them, in another arrangement
+        shapes = ([], [-1], [2**32, 2**32], [math.prod(entry["shape"])], entry["shape"][::-1])
+        entry |= {"shape": rng.choice(shapes), "dtype": rng.choice((*TYPES, "U8", "F8_E4M3", 3))}
+    return replace(parts, entries=entries)
+
+
+def edit_header(parts: Parts, rng: random.Random) -> Parts:
+    """One value of the JSON header changed, removed or added; or its text made no plain JSON."""
+    header = json.loads(parts.metadata["header"])
+    edit_tree(header, rng)
+    text = json.dumps(header)
+    if rng.random() < 0.1:
+        depth = rng.choice((10, 2000, 100_000))
+        text = rng.choice(
+            ("[" * depth, '{"a":' * depth, "[]", "3", "", text[:-1] + ',"root":1,"root":2}')
+        )
+    return replace(parts, metadata={**parts.metadata, "header": text})
+
+
 def edit_metadata(parts: Parts, rng: random.Random) -> Parts:
     """A field of the metadata changed, removed or added."""
-    metadata: dict[str, Any] = dict(parts.metadata)
-    key = rng.choice((*sorted(metadata), "extra"))
-    if rng.random() < 0.4 and key in metadata:
-        del metadata[key]
-    else:
-        metadata[key] = rng.choice(("", "x", "gnn-repair repair", "gnn-repair exposure", 3, None))
+    metadata = dict(parts.metadata)
+    edit_tree(metadata, rng)
+    if rng.random() < 0.3:
+        metadata["kind"] = rng.choice(("gnn-repair repair", "gnn-repair exposure"))
     return replace(parts, metadata=metadata)
 
 

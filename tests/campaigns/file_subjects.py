@@ -64,21 +64,14 @@ def make_subjects(folder: Path) -> list[Subject]:
     def read_frozen(path: Path) -> Frozen:
         return Frozen.load(path, data, backbone, budget, 0)
 
+    judged, posed = judge_solution, judge_label_solution
     return [
         Subject("exposure", saved(exposure), Exposure.load, judge_exposure, _use_exposure),
         Subject("frozen", saved(frozen), read_frozen, judge_frozen, expose),
         Subject("repair", saved(*fitted), FittedRepair.load, judge_repair, _use_repair(exposure)),
-        Subject(
-            "solution", saved(solution), Solution.load, judge_solution,
-            lambda value: (str(value), [str(value[i]) for i in range(len(value))],
-                           value.check(exposure)),
-        ),
-        Subject(
-            "label solution", saved(answers), Solution.load, judge_label_solution,
-            lambda value: (str(value), [str(value[i]) for i in range(len(value))],
-                           value.check(several)),
-        ),
-    ]  # fmt: skip
+        Subject("solution", saved(solution), Solution.load, judged, _use_solution(exposure)),
+        Subject("label solution", saved(answers), Solution.load, posed, _use_solution(several)),
+    ]
 
 
 def _graph() -> Data:
@@ -127,6 +120,13 @@ def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepa
 
 def _use_exposure(exposure: Exposure) -> object:
     return str(exposure), exposure.member(0), exposure.restrict(exposure.recipients[:2])
+
+
+def _use_solution(exposure: Exposure) -> Callable[[Solution], object]:
+    def use(value: Solution) -> object:
+        return str(value), [str(value[i]) for i in range(len(value))], value.check(exposure)
+
+    return use
 
 
 def _use_repair(exposure: Exposure) -> Callable[[FittedRepair[Any]], object]:
@@ -227,36 +227,32 @@ def _judge_ladder(value: FittedLadder) -> str:
     )
 
 
-def judge_solution(value: Solution) -> str:
-    """Every LP's support lies in the arrays and its rival weights are a mixture."""
+def _judge_support(value: Solution) -> str:
+    """Every problem's support lies in the arrays, and its coefficients are positive."""
     ends = value.indptr.tolist()
     for i in range(len(value)):
         terms = value.terms[ends[i] : ends[i + 1]].tolist()
+        inside = 0 <= ends[i] <= ends[i + 1] <= len(value.coefficients)
+        if not inside or terms != sorted(set(terms)):
+            return f"problem {i} has no proper support"
+    fair = (value.coefficients > 0).all() and min(value.node, default=0) >= 0
+    return "" if fair else "bad signs"
+
+
+def judge_solution(value: Solution) -> str:
+    """Of every LP the rival weights are a mixture, and its numbers are some."""
+    for i in np.flatnonzero(value.status != 3).tolist():
         weights, target = value.rival_weights[i].tolist(), int(value.target[i])
-        if not 0 <= ends[i] <= ends[i + 1] <= len(value.coefficients) or terms != sorted(
-            set(terms)
-        ):
-            return f"LP {i} has no proper support"
-        if int(value.status[i]) == 3:
-            continue
         # The reader allows 1e-6.
         if min(weights) < 0 or abs(sum(weights) - 1) > 1e-5 or weights[target] != 0:
             return f"LP {i} has no mixture of rivals"
         if not np.isfinite([value.margin[i], value.bound[i]]).all():
             return f"LP {i} has no margin"
-    return "" if (value.coefficients > 0).all() and min(value.node, default=0) >= 0 else "bad signs"
+    return _judge_support(value)
 
 
 def judge_label_solution(value: Solution) -> str:
-    """Every question's support lies in the arrays, and its numbers are some."""
-    ends = value.indptr.tolist()
-    for i in range(len(value)):
-        terms = value.terms[ends[i] : ends[i + 1]].tolist()
-        if not 0 <= ends[i] <= ends[i + 1] <= len(value.coefficients) or terms != sorted(
-            set(terms)
-        ):
-            return f"question {i} has no proper support"
-        if not np.isfinite(value.margin[i]) or np.isnan(value.bound[i]):
-            return f"question {i} has no margin"
-    fair = (value.coefficients > 0).all() and min(value.node, default=0) >= 0
-    return "" if fair and np.isfinite(value.threshold) else "bad signs"
+    """Every question's numbers are some."""
+    if not np.isfinite(value.margin).all() or np.isnan(value.bound).any():
+        return "a question has no margin"
+    return _judge_support(value) or ("" if np.isfinite(value.threshold) else "no threshold")

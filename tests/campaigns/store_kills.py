@@ -8,11 +8,8 @@ the next writer, who goes on in the same store.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,26 +18,22 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
-from gnn_repair.errors import ResourceError
-from gnn_repair.methods import METHODS
 from gnn_repair.results.protocol import PAPER
 from gnn_repair.results.records import Run, RunRecord
 from gnn_repair.results.store import Store
 from tests.campaigns import CampaignResult
+from tests.helpers.study.planted_records import make_record as planted_record
 
 SPLITS = 40
 """Addresses a writer goes round; small enough that it replaces its own records all the time."""
-STARTS = 60.0
-"""Seconds a writer may take until its first word, on a machine that does other things too."""
 EVERY = 5.0
 """Seconds between two words about the progress."""
 
-Report = Callable[[str], None]
 
-
-def campaign(seed: int, seconds: float, on_progress: Report | None = None) -> CampaignResult:
+def campaign(
+    seed: int, seconds: float, on_progress: Callable[[str], None] | None = None
+) -> CampaignResult:
     """Start and kill writers for ``seconds``; at least one."""
     draw, seen = random.Random(seed), Counter[str]()
     faults: list[str] = []
@@ -60,139 +53,87 @@ def _one_kill(
 ) -> list[str]:
     """One writer's life; ``kept`` holds the newest value that was reported of every run."""
     number = draw.randrange(2**31)
-    writer = _start(root, number)
-    assert writer.stdout is not None
-    try:
-        said = [_first_line(writer.stdout)]
+    command = [sys.executable, "-m", "tests.campaigns.store_kills", str(root), str(number)]
+    home = Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        said = [writer.stdout.readline()]
         time.sleep(draw.expovariate(1 / 0.05))
-        os.kill(writer.pid, signal.SIGKILL)
-        said += writer.stdout.read().splitlines()
-    finally:
         writer.kill()
-        writer.wait()
+        said += writer.stdout.read().splitlines()
     begun: dict[Run, int] = {}
     for line in said:
-        _hear(line, kept, begun, seen)
+        parts = line.split()
+        if len(parts) != 4 or parts[3] != ".":
+            continue  # the last one may be cut off
+        run, value = Run("kills", "writer", int(parts[1])), int(parts[2])
+        seen[parts[0]] += 1
+        if parts[0] == "begin":
+            begun[run] = value
+        elif parts[0] == "written":
+            kept[run] = value
+            begun.pop(run, None)
     seen["kills"] += 1
-    return _check(root, kept, begun, seen, number)
+    return check(root, kept, begun, number)
 
 
-def _start(root: Path, number: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.campaigns.store_kills", str(root), str(number)],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def check(root: Path, kept: dict[Run, int], begun: dict[Run, int], number: int) -> list[str]:
+    """Compare the store with what was said, by reading every file anew.
 
-
-def _first_line(stream: IO[str]) -> str:
-    if not select.select([stream], [], [], STARTS)[0]:
-        raise ResourceError(f"a writer said nothing for {STARTS:.0f} s; give it a quieter machine")
-    return stream.readline().rstrip("\n")
-
-
-def _hear(line: str, kept: dict[Run, int], begun: dict[Run, int], seen: Counter[str]) -> None:
-    """A word of the writer: about to write, or written. The last one may be cut off."""
-    parts = line.split()
-    if len(parts) != 4 or parts[3] != ".":
-        return
-    word, split, value, _ = parts
-    run = Run("kills", "writer", int(split))
-    if word == "begin":
-        begun[run] = int(value)
-    elif word == "written":
-        kept[run] = int(value)
-        begun.pop(run, None)
-        seen["written"] += 1
-    elif word == "failed":
-        seen["failures written"] += 1
-
-
-def _check(
-    root: Path, kept: dict[Run, int], begun: dict[Run, int], seen: Counter[str], number: int
-) -> list[str]:
-    """Compare the store with what was said, by reading every file anew."""
+    Unfinished files are hidden and harmless; nothing else may be there.
+    """
     faults = []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        store = Store(root)
-        found = {record.run: record for record in store.records(PAPER.digest)}
-    faults += [f"writer {number}: {warning.message}" for warning in said]
+        found = {record.run: record for record in Store(root).records(PAPER.digest)}
+    faults += [str(warning.message) for warning in said]
     for run, value in kept.items():
         if run not in found:
-            faults.append(f"writer {number}: {run} was written and is not there")
+            faults.append(f"{run} was written and is not there")
         elif (there := found[run].members) not in (value, begun.get(run)):
-            faults.append(f"writer {number}: {run} holds {there} where {value} was written")
+            faults.append(f"{run} holds {there} where {value} was written")
     for run, record in found.items():
         if record != make_record(run.split, record.members):
-            faults.append(f"writer {number}: {run} is not whole")
+            faults.append(f"{run} is not whole")
         # One that was put in place before its writer could say so is a record like any other.
         kept[run] = record.members
-    faults += _strays(root, number, seen)
-    return faults
-
-
-def _strays(root: Path, number: int, seen: Counter[str]) -> list[str]:
-    """Unfinished files are hidden and harmless; nothing else may be there."""
-    faults = []
-    for path in root.rglob("*"):
-        if path.is_file() and path.name.startswith("."):
-            seen["unfinished files"] += 1
+    for path in [path for path in root.rglob("*") if path.is_file()]:
+        if path.name.startswith("."):
             path.unlink()
-        elif path.is_file() and not path.name.endswith(".json"):
-            faults.append(f"writer {number}: {path.name} was left behind")
-        elif path.name.endswith(".failed.json") and not _whole(path):
-            faults.append(f"writer {number}: {path.name} is torn")
-    return faults
-
-
-def _whole(path: Path) -> bool:
-    try:
-        return isinstance(json.loads(path.read_text()), dict)
-    except ValueError:
-        return False
+        elif not path.name.endswith(".json"):
+            faults.append(f"{path.name} was left behind")
+        elif path.name.endswith(".failed.json") and not path.read_text().endswith("}\n"):
+            faults.append(f"{path.name} is torn")
+    return [f"writer {number}: {fault}" for fault in faults]
 
 
 def make_record(split: int, value: int) -> RunRecord:
     """A record that says ``value`` in many places, so that a mixture of two would show."""
-    share = value % 1000 / 1000
-    scores = {"train": share, "val": share, "test": share, "best_epoch": value}
-    return RunRecord(
-        protocol=PAPER.digest,
-        dataset="kills",
-        backbone="writer",
-        split=split,
-        graph={"nodes": value},
-        frozen=dict(scores),
-        oracle=None,
-        methods={name: dict(scores) for name in METHODS},
-        seconds={"total": value},
-        members=value,
-        environment={"note": f"{value} " * 200},
-    )
+    share = 0.1 + value % 800 / 1000
+    said = {"graph": {"nodes": value}, "members": value, "seconds": {"total": value}}
+    note = {"note": f"{value} " * 200}
+    return planted_record("kills", "writer", split, share, environment=note, **said)
 
 
-def write() -> None:
+def write(root: str, seed: int) -> None:
     """The writer: never ends by itself."""
-    root, draw = sys.argv[1], random.Random(int(sys.argv[2]))
-    store = Store(root)
+
+    def say(word: str) -> None:
+        """One write to the pipe, so that a kill cannot cut it."""
+        os.write(1, f"{word} {split} {value} .\n".encode())
+
+    store, draw = Store(root), random.Random(seed)
     store.begin(PAPER)
     while True:
         split, value = draw.randrange(SPLITS), draw.randrange(1, 10**6)
         if draw.random() < 0.1:
             store.put_failure(PAPER.digest, Run("kills", "writer", SPLITS + split), "planted", "")
-            _say("failed", split, value)
-            continue
-        _say("begin", split, value)
-        store.put(make_record(split, value))
-        _say("written", split, value)
-
-
-def _say(word: str, split: int, value: int) -> None:
-    """One write to the pipe, so that a kill cannot cut it."""
-    os.write(1, f"{word} {split} {value} .\n".encode())
+            say("failed")
+        else:
+            say("begin")
+            store.put(make_record(split, value))
+            say("written")
 
 
 if __name__ == "__main__":
-    write()
+    write(sys.argv[1], int(sys.argv[2]))

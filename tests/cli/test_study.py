@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,23 +15,12 @@ from gnn_repair.catalog import DATASETS
 from gnn_repair.results.records import StoreWarning
 from gnn_repair.study import PAPER, Case, Plan, Run, Store, StudyProgress, override
 from gnn_repair.study.engine import Failure
-from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.planted_records import fake_case, make_record
 from tests.helpers.study.tiny import TINY
 
 SMALL = [part for setting in TINY for part in ("--set", setting)]
 DIGEST = override(PAPER, TINY).digest
 GRID = ["--datasets", "builtin", "--backbones", "gcn,sgc", "--splits", "0-1", *SMALL]
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gnn_repair", *arguments]
-
-
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, check=False, env=environment
-    )
 
 
 @pytest.fixture
@@ -46,36 +34,34 @@ def store(tmp_path):
     return held.root
 
 
-def test_run_then_run_again_then_tables(run, tmp_path):
-    target = str(tmp_path / "store")
+def test_a_process_with_two_jobs_gives_what_one_job_gives_and_a_second_run_nothing(run, tmp_path):
+    """The CPU repeats exactly, so records differ in their times alone."""
     methods = ["--methods", "oracle,refit_head,set_translation,node_translation"]
-    first = call("study", "run", "--store", target, *GRID, *methods)
-    assert first.returncode == 0
-    assert first.stdout.startswith("4 runs stored, 0 already there, 0 cases failed")
-    assert DIGEST in first.stdout and target in first.stdout
-    assert "builtin × gcn: 2 splits in" in first.stderr
-    assert "(4 of 4 runs" in first.stderr
-    again = run("study", "run", "--store", target, *GRID, *methods)[1]
-    assert again.startswith("0 runs stored, 4 already there, 0 cases failed")
-    facts = json.loads(run("study", "tables", "--store", target, *SMALL, "--format", "json")[1])
+    lines = {
+        jobs: ["study", "run", "--store", str(tmp_path / jobs), *GRID, *methods, "--jobs", jobs]
+        for jobs in ("1", "2")
+    }
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "gnn_repair", *lines["2"]]
+    two = subprocess.run(command, capture_output=True, text=True, env=environment)
+    code, one, _ = run(*lines["1"])
+    assert (two.returncode, code) == (0, 0)
+    for jobs, said in (("1", one), ("2", two.stdout)):
+        assert said.startswith("4 runs stored, 0 already there, 0 cases failed")
+        assert DIGEST in said and str(tmp_path / jobs) in said
+    assert "builtin × gcn: 2 splits in" in two.stderr
+    assert "(4 of 4 runs" in two.stderr
+    records = [Store(tmp_path / jobs).records(DIGEST) for jobs in lines]
+    first, second = ([(r.run, r.frozen, r.methods, r.oracle) for r in each] for each in records)
+    assert len(first) == 4 and first == second
+    assert run(*lines["2"])[1].startswith("0 runs stored, 4 already there, 0 cases failed")
+    store = ["--store", str(tmp_path / "2")]
+    facts = json.loads(run("study", "tables", *store, *SMALL, "--format", "json")[1])
     (macro,) = [f for f in facts if f["sheet"] == "Frozen" and f["row"] == f["column"] == "average"]
     assert (macro["count"], macro["published"]) == (2, None)
-    grid = [*GRID[:6], *methods]  # without its settings: the store holds one protocol
-    status = run("study", "status", "--store", target, *grid, "--format", "json")[1]
+    # Without its settings: the store holds one protocol.
+    status = run("study", "status", *store, *GRID[:6], *methods, "--format", "json")[1]
     assert [row["done"] for row in json.loads(status)] == [2, 2]
-
-
-def test_two_jobs_give_what_one_gives(run, tmp_path):
-    """The CPU repeats exactly, so records differ in their times alone."""
-    found = {}
-    for jobs in ("1", "2"):
-        target = str(tmp_path / jobs)
-        options = ["--methods", "refit_head", "--splits", "0", "--jobs", jobs]
-        assert run("study", "run", "--store", target, *GRID, *options)[0] == 0
-        records = Store(target).records(DIGEST)
-        found[jobs] = [(r.backbone, r.split, r.frozen, r.methods) for r in records]
-    assert len(found["1"]) == 2
-    assert found["1"] == found["2"]
 
 
 def test_a_failed_case_is_exit_code_1_and_is_listed(run, tmp_path):
@@ -86,43 +72,35 @@ def test_a_failed_case_is_exit_code_1_and_is_listed(run, tmp_path):
     damaged.write_bytes(b"PK")
     bad = [*GRID, "--datasets", "minesweeper,builtin", "--backbones", "gcn", "--splits", "0"]
     bad += ["--methods", "refit_head"]
-    done = call("study", "run", "--store", target, *bad, "--root", str(root))
-    assert done.returncode == 1
-    assert "1 run stored" in done.stdout
-    assert "minesweeper × gcn failed: " in done.stderr
-    assert "is truncated or altered" in done.stderr
+    code, out, err = run("study", "run", "--store", target, *bad, "--root", str(root))
+    assert code == 1
+    assert out.startswith("1 run stored, 0 already there, 1 case failed")
+    assert "minesweeper × gcn failed: " in err and "is truncated or altered" in err
     status = " ".join(run("study", "status", "--store", target, *bad)[1].split())
     assert "1 done, 1 failed, 0 missing of 2 runs" in status and "truncated or altered" in status
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_finishes_cleanly(tmp_path, number, code):
-    target = tmp_path / "store"
-    grid = ["--datasets", "builtin", "--backbones", "gcn,sgc", "--splits", "0", *SMALL]
-    # The second case would take hours: the signal must end it.
-    long = ["--set", "backbones.long.epochs=100000000", "--set", "backbones.long.patience=none"]
-    process = subprocess.Popen(
-        command("study", "run", "--store", str(target), *grid, *long, "--methods", "refit_head"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        # A shell starts what runs in its background with interrupts ignored, and so would this be.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    deadline = time.monotonic() + 300
-    while not list(target.rglob("split-0.json")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    time.sleep(0.3)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code
+def test_a_signal_finishes_cleanly(run, monkeypatch, tmp_path, number, code):
+    """In the middle of the second case."""
+
+    def work(shared, case, tell):
+        if case.backbone == "sgc":
+            signal.raise_signal(number)
+        return fake_case(shared, case, tell)
+
+    monkeypatch.setattr("gnn_repair.study.grid.run_case", work)
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    # A shell starts what runs in its background with interrupts ignored, and so would this be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    grid = ["--datasets", "builtin", "--backbones", "gcn,sgc", "--splits", "0"]
+    ended, _, err = run("study", "run", "--store", str(tmp_path), *grid)
+    signal.signal(signal.SIGINT, handlers[0])
+    assert signal.getsignal(signal.SIGTERM) == handlers[1]
+    assert ended == code
     assert err.splitlines()[-1].endswith("run again to continue")
-    assert "Traceback" not in err
-    assert [p.parent.name for p in target.rglob("split-0.json")] == ["gcn"]
-    assert [p for p in target.rglob(".*") if p.is_file()] == []
+    assert [p.parent.name for p in tmp_path.rglob("split-0.json")] == ["gcn"]
+    assert [p for p in tmp_path.rglob(".*") if p.is_file()] == []
 
 
 def test_the_whole_paper_is_the_default_grid(run, store):
@@ -143,27 +121,18 @@ def test_a_damaged_record_is_named_and_counts_as_missing(run, store):
     assert sorted(p.name for p in path.parent.iterdir()) == ["split-0.json", "split-1.json"]
 
 
-def test_the_demo_keeps_its_results_when_asked(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("gnn_repair.cli.demo.SETTINGS", TINY)
-    page = ("--report", str(tmp_path / "page.html"))
-    code, out, _ = run("demo", "--format", "json", "--store", str(tmp_path / "store"), *page)
-    assert code == 0
-    sheets = {fact["sheet"] for fact in json.loads(out)}
-    assert {"Frozen", "Set translation", "Error reach (%)", "Macro means"} <= sheets
-    assert len(list(Store(tmp_path / "store").records(DIGEST))) == 2
-
-
 def test_plain_lines_say_what_a_bar_would():
     said = io.StringIO()
     case = Case("cora", "gcn", (0, 1), ("oracle",))
     other = Case("cora", "gat", (0, 1), ("oracle",))
-    plan = Plan((), dict.fromkeys(other.runs, "lost"), tuple(case.runs), (case, other))
+    done = (Run("cora", "gcn", 2),)
+    plan = Plan(done, dict.fromkeys(other.runs, "lost"), tuple(case.runs), (case, other))
     with StudyProgress(said) as progress:
         progress.planned(plan)
         progress.stage(case, "training, epoch 10")
         progress.finished(case, 75.0)
         progress.failed(other, Failure("a planted fault", ""))
     first, second, third = said.getvalue().splitlines()
-    assert first.startswith("0 of 4 runs stored; 2 cases to run, 2 runs that failed before")
-    assert second.startswith("cora × gcn: 2 splits in 01:15 (2 of 4 runs, ")
-    assert third.startswith("cora × gat failed: a planted fault (4 of 4 runs")
+    assert first.startswith("1 of 5 runs stored; 2 cases to run, 2 runs that failed before")
+    assert second.startswith("cora × gcn: 2 splits in 01:15 (3 of 5 runs, ")
+    assert third.startswith("cora × gat failed: a planted fault (5 of 5 runs")

@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import urllib.error
-import urllib.request
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from gnn_repair.catalog import DATASETS, DatasetSpec, RawFile
-
-Arrays = dict[str, np.ndarray]
+from gnn_repair.catalog import DATASETS, RawFile
 
 
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def private_cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise urllib.error.URLError("Name or service not known")
-
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-
-
-@pytest.fixture
-def arrays() -> Arrays:
+def arrays():
     """A small graph in the format of the heterophilous collection, twelve splits, 18 classes."""
     generator = np.random.default_rng(3)
     nodes, splits = 72, 12
@@ -51,10 +36,10 @@ def arrays() -> Arrays:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Callable[[str, Arrays], tuple[DatasetSpec, Path]]:
+def place(tmp_path):
     """Writes arrays where a dataset looks for its npz file; gives a spec that expects them."""
 
-    def write(name: str, arrays: Arrays) -> tuple[DatasetSpec, Path]:
+    def write(name, arrays):
         spec, root = DATASETS[name], tmp_path / "data"
         path = root / spec.files[0].path
         path.parent.mkdir(parents=True)

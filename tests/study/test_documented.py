@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -10,114 +9,39 @@ from pathlib import Path
 import pytest
 
 from gnn_repair.catalog import DATASETS, missing_files
-from gnn_repair.methods import NOTHING, RUNGS
+from gnn_repair.methods import NOTHING
 from gnn_repair.published import published_numbers
-from gnn_repair.results.averages import Figure, Sheet, Table, without_published, without_spread
-from gnn_repair.results.protocol import digest_of
+from gnn_repair.results.averages import Figure, Sheet, Table
 from gnn_repair.results.records import check_methods
-from gnn_repair.results.rendering import escape, facts, latex
+from gnn_repair.results.rendering import as_markdown, facts, latex
 from gnn_repair.results.store import PackedResults, current_methods, pack
-from gnn_repair.study import INDEPENDENT, PAPER, RENDERERS, Store, make_tables, run_study
+from gnn_repair.study import PAPER, PROTOCOLS, RENDERERS, Store, make_tables, run_study
 from tests.helpers.study.planted_records import make_record
 from tools.beyond import LINE, TABLES, gathered, written
 
-# LaTeX that can be pasted: read back by a small reader that refuses what LaTeX would refuse.
-
-SPECIAL = r"a_b & 50% #1 $x$ {y} ~z ^w \end{tabular} <|>"
+# Names and words of one's own in LaTeX and Markdown.
 
 
-def cells_of(line: str) -> list[str]:
-    """Cut a row at ampersands that are not escaped."""
-    return re.split(r"(?<!\\)&", line)
-
-
-def columns_of(spec: str) -> int:
-    """How many columns a tabular declares."""
-    bare = re.sub(r"@\{[^}]*\}", "", spec)
-    return len(re.sub(r"p\{[^}]*\}", "p", bare))
-
-
-def check(text: str) -> None:
-    """Environments nest, braces and dollars balance, every row has the columns it promised."""
-    assert text.isascii()
-    stack: list[str] = []
-    promised = 0
-    for line in text.splitlines():
-        if line.startswith("%"):
-            continue
-        bare = re.sub(r"\\[\\{}$%&#_]", "", line)
-        assert bare.count("{") == bare.count("}"), line
-        assert bare.count("$") % 2 == 0, line
-        outside_math = re.sub(r"\$[^$]*\$", "", bare)
-        assert not re.search(r"[%#~^_]", outside_math), line
-        for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", line):
-            if kind == "begin":
-                stack.append(name)
-            else:
-                assert stack.pop() == name, line
-        if line.startswith(r"\begin{tabular}"):
-            promised = columns_of(re.search(r"\{tabular\}\{(.*)\}$", line).group(1))
-        if line.endswith(r" \\"):
-            assert stack == ["table", "tabular"], line
-            wide = re.match(r"\\multicolumn\{(\d+)\}", line)
-            assert (int(wide.group(1)) if wide else len(cells_of(line))) == promised, line
-    assert stack == []
-
-
-def records():
-    made = []
-    for dataset, backbone in [("cora", "gcn"), ("cora", "my_own"), ("a_graph-2", "gcn")]:
-        made += [make_record(dataset, backbone, k, test) for k, test in enumerate((0.7, 0.8))]
-    return made
-
-
-@pytest.mark.parametrize("published", [True, False])
-@pytest.mark.parametrize("spread", [True, False])
-def test_every_table_is_whole(published, spread):
-    tables = make_tables(records())
-    tables = tables if published else [without_published(table) for table in tables]
-    text = latex(tables if spread else [without_spread(table) for table in tables])
-    check(text)
-    labels = re.findall(r"\\label\{(.*)\}", text)
-    assert len(labels) == len(set(labels)) == text.count(r"\caption{") == text.count(r"\centering")
-    assert {f"tab:{table.name}" for table in tables} <= set(labels)
-    assert ("88.1" in text) is published
-    assert (r"$\pm$" in text) is spread
-
-
-def planted(name: str) -> str:
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("100% of A_b & #1", r"100\% of A\_b \& \#1"),
+        ("A\nb|<c>", r"A b\textbar{}\textless{}c\textgreater{}"),
+        ("\\}{~^$", r"\textbackslash{}\}\{\textasciitilde{}\textasciicircum{}\$"),
+        ("Inside D_v, α = Âᵖ", r"Inside $\mathcal{D}_v$, $\alpha$ = $\hat{A}$$^{p}$"),
+        ("−1 ± 2–3 × λ…", r"$-$1 $\pm$ 2--3 $\times$ $\lambda$\ldots{}"),
+    ],
+)
+def test_every_name_is_printed_as_it_is(name, code):
+    """In a table whose title, columns, rows and cells have it."""
     rows = {name: (Figure(1.5, best=True), name), "average": (Figure(-2.0, 3.0, tolerance=1), "")}
-    sheet = Sheet(name, name, (name, "words"), rows, name)
-    return latex([Table("planted", name, (sheet, sheet))])
-
-
-@pytest.mark.parametrize("name", [SPECIAL, "100%", "a\nb", "under_score", "\\", "}{", "&&", "$"])
-def test_names_that_need_escaping(name):
-    text = planted(name)
-    check(text)
-    assert r"\textbf{1.5}" in text
-    assert r"$-$2.0 (3.0)$^{!}$" in text
-
-
-def test_escaped_text_is_the_text():
-    assert escape("a_b & 50%") == r"a\_b \& 50\%"
-    assert escape("\\") == r"\textbackslash{}"
-    assert escape("inside D_v, α = Âᵖ") == (r"inside $\mathcal{D}_v$, $\alpha$ = $\hat{A}$$^{p}$")
-
-
-def test_panels_of_one_table_share_a_float():
-    text = RENDERERS["latex"](make_tables(records(), ["repair-accuracy"]))
-    assert text.count(r"\begin{table}") == 1
-    for panel in (
-        r"\textbf{(a) Frozen}",
-        r"\textbf{(b) Reweight}",
-        r"\textbf{(c) Set translation}",
-    ):
-        assert text.count(panel) == 1
-    assert r"\cmidrule(lr){1-4}" in text
-    (caption,) = re.findall(r"\\caption\{(.*)\}", text)
-    assert "Mean $\\pm$ standard deviation over 2 splits." in caption
-    assert "(b), (c) bold marks" in caption or "(c) bold marks" in caption
+    planted = [Table("planted", name, (Sheet(name, "case", (name, "words"), rows, name),))]
+    text = latex(planted)
+    assert text.isascii() and text.count(code) == 6
+    assert rf"{code} & \textbf{{1.5}} & {code} \\" in text
+    assert r"Average & $-$2.0 (3.0)$^{!}$ &" in text
+    lines = [line for line in as_markdown(planted).splitlines() if line[:1] == "|"]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if "\n" not in name} <= {4}
 
 
 # The tables beyond the paper, from planted numbers; the page that prints them.
@@ -126,100 +50,72 @@ ROOT = Path(__file__).parents[2]
 RECORDS, PAGE = ROOT / "results" / "ladder.jsonl", ROOT / "docs/results/beyond.md"
 
 
-def ladder(test: float, gains: dict[str, float], classes: int = 2) -> dict[str, float]:
-    """A ladder's record: out-of-fold accuracy 0.7 + gain by rung, class 0 gains twice that."""
-    held = {"train": 0.9, "val": 0.8, "test": test, "calibration error": 0.03}
-    held |= {"calibration error frozen": 0.09, "calibration error frozen scaled": 0.04}
-    held["out-of-fold frozen"] = 0.7
-    for name, gain in gains.items():
-        held |= {f"out-of-fold {name}": 0.7 + gain, f"test {name}": test - 0.01}
-        held |= {f"out-of-fold gain {name} class {c}": (2 - 2 * c) * gain for c in range(classes)}
-    return held
-
-
-def record(dataset: str, backbone: str, split: int, gain: float, retrained: float | None = None):
-    """Of version 0.2 where the split is even: its names are read as today's."""
-    wobble = 0.001 * (split - 0.5)
-    rungs = {"messages": 0.01, "labels": 0.015 + wobble, "similar": 0.055}
-    if split % 2 == 0:
-        rungs = {RUNGS[name].formerly: value for name, value in rungs.items()}
-    methods = {"evidence_ladder": ladder(0.8 + gain, rungs)}
-    if retrained is not None:
-        methods["retrained_backbone"] = {"test": 0.8 + retrained, "test single": 0.8}
-    return make_record(dataset, backbone, split, methods=methods)
-
-
-def test_what_no_split_confirms_is_no_advice():
-    alone = make_tables([record("cora", "gcn", 0, 0.1)], ["lost-evidence"])
-    assert next(f["text"] for f in facts(alone) if f["column"] == "advice") == NOTHING
-    assert make_tables([make_record("cora", "gcn", 0, methods={})], TABLES)[1].sheets == ()
-
-
 @pytest.mark.skipif(not RECORDS.exists(), reason="the records are not in this checkout")
 def test_the_page_prints_the_committed_records():
     text = PAGE.read_text(encoding="utf-8")
     assert written(text) == text
 
 
+def test_what_no_split_confirms_is_no_advice():
+    held = {"out-of-fold frozen": 0.7, "out-of-fold messages": 0.8}
+    alone = make_record("cora", "gcn", 0, methods={"evidence_ladder": held})
+    (fact,) = (f for f in facts(make_tables([alone], TABLES)) if f["column"] == "advice")
+    assert fact["text"] == NOTHING
+    assert make_tables([make_record("cora", "gcn", 0, methods={})], TABLES)[1].sheets == ()
+
+
 def test_files_are_gathered_and_each_method_of_a_run_is_taken_once(tmp_path):
-    first = [record("cora", "gcn", 0, 0.02)]
-    second = [record("cora", "gcn", split, 0.1, 0.03) for split in range(2)]
-    for name, records in (("ladder", first), ("retrained", second)):
+    """Of several files the first one that has it."""
+
+    def written_file(name, *held):
         store = Store(tmp_path / name)
         store.begin(PAPER)
-        for one in records:
-            store.put(one)
+        for split, methods in enumerate(held):
+            store.put(make_record("cora", "gcn", split, methods=methods))
         pack(tmp_path / name, tmp_path / f"{name}.jsonl")
-    gained = {
-        (r.split, key): round(value["test"] - 0.8, 9)
-        for r in gathered(tmp_path)
-        for key, value in r.methods.items()
-    }
-    assert gained == {
-        (0, "evidence_ladder"): 0.02,
-        (0, "retrained_backbone"): 0.03,
-        (1, "evidence_ladder"): 0.1,
-        (1, "retrained_backbone"): 0.03,
-    }
+
+    first, other, control = {"test": 0.82}, {"test": 0.9}, {"test": 0.83, "test single": 0.8}
+    both = {"evidence_ladder": other, "retrained_backbone": control}
+    written_file("ladder", {"evidence_ladder": first})
+    written_file("retrained", both, both)
+    found = [(r.split, r.methods) for r in gathered(tmp_path)]
+    later = {"retrained_backbone": control}
+    assert found == [(0, {"evidence_ladder": first}), (0, later), (1, both)]
     page = written(f"# A page\n\n{LINE}old tables", tmp_path)
     assert page.startswith(f"# A page\n\n{LINE}## The ladder beside its controls")
-    assert "overs 1 of the paper's" in page
+    assert "covers 1 of the paper's" in page
 
 
-# The committed results: what the documentation prints of them, and how earlier versions kept them.
-COMMITTED = ROOT / "results" / "independent.jsonl"
-PAPERS = ROOT / "results" / "paper.jsonl"
+# The committed results, and what the documentation prints of them.
+
+COMMITTED = {"paper": 480, "independent": 640}
 PAGE_COMMITTED = ROOT / "docs/results/reproduction.md"
-LEGACY = "f5ac0ef9f0b2"
-
-in_a_checkout = pytest.mark.skipif(not COMMITTED.exists(), reason="not in a checkout")
+in_a_checkout = pytest.mark.skipif(not RECORDS.exists(), reason="not in a checkout")
 
 
 @pytest.fixture(scope="module")
-def held():
-    return PackedResults(COMMITTED)
-
-
-@pytest.fixture(scope="module")
-def printed(held):
-    return RENDERERS["markdown"](make_tables(held.records(INDEPENDENT.digest)))
-
-
-@in_a_checkout
-def test_all_of_it_is_there_and_current(held):
-    records = list(held.records(INDEPENDENT.digest))
-    assert held.digests() == [INDEPENDENT.digest]
-    assert len(records) == 640
-    assert len({(r.dataset, r.backbone) for r in records}) == 64
-    for record in records:
-        assert set(current_methods(record, INDEPENDENT)) == set(check_methods())
+def committed():
+    return {
+        name: list(PackedResults(ROOT / f"results/{name}.jsonl").records(PROTOCOLS[name].digest))
+        for name in COMMITTED
+    }
 
 
 @in_a_checkout
-def test_the_documentation_prints_the_paper_s_tables():
-    tables = make_tables(PackedResults(PAPERS).records(PAPER.digest))
+def test_all_of_it_is_there_and_current(committed):
+    for name, count in COMMITTED.items():
+        records = committed[name]
+        assert len(records) == count
+        assert len({(r.dataset, r.backbone) for r in records}) == count // 10
+        for record in records:
+            assert set(current_methods(record, PROTOCOLS[name])) >= set(check_methods())
+
+
+@in_a_checkout
+def test_the_documentation_prints_the_paper_s_tables(committed):
     text = PAGE_COMMITTED.read_text(encoding="utf-8")
-    assert text[text.index("## Exact-mass oracle") :] == RENDERERS["markdown"](tables)
+    printed = RENDERERS["markdown"](make_tables(committed["paper"]))
+    assert text[text.index("## Exact-mass oracle") :] == printed
 
 
 IDENTIFIED = [(b, d) for b in ("sgc", "mixhop", "h2gcn") for d in ("cora", "citeseer")]
@@ -233,33 +129,14 @@ SHEETS = {
 
 
 @in_a_checkout
-def test_forty_figures_of_frozen_models_are_the_published_ones_to_the_last_digit():
-    held = list(PackedResults(PAPERS).records(PAPER.digest))
-    assert len(held) == 480
-    found = {(f["sheet"], f["row"], f["column"]): f["value"] for f in facts(make_tables(held))}
+def test_forty_figures_of_frozen_models_are_the_published_ones_to_the_last_digit(committed):
+    tables = make_tables(committed["paper"], ["repair-accuracy", "exposure-oracle"])
+    found = {(f["sheet"], f["row"], f["column"]): f["value"] for f in facts(tables)}
     for sheet, (table, digits) in SHEETS.items():
         for backbone, dataset in IDENTIFIED:
             expected = published_numbers()["tables"][table]["cells"][backbone][dataset]
             gap = abs(found[sheet, backbone, dataset] - expected)
             assert gap <= 0.5 * 10**-digits + 1e-9, (sheet, backbone, dataset)
-
-
-@in_a_checkout
-def test_kept_as_earlier_versions_kept_it_it_is_the_same(held, printed, tmp_path):
-    """One file a run below a folder that is named after the whole tree of settings."""
-    tree = held.settings(INDEPENDENT.digest)
-    del tree["data"], tree["backbones"]["self_loops"], tree["backbones"]["zero_stream_biases"]
-    assert digest_of(tree) == LEGACY
-    folder = tmp_path / "store" / LEGACY
-    folder.mkdir(parents=True)
-    (folder / "protocol.json").write_text(json.dumps(tree, indent=1))
-    for record in held.records(INDEPENDENT.digest):
-        place = folder / record.dataset / record.backbone / f"split-{record.split}.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps({**record.as_json(), "protocol": LEGACY}, indent=1))
-    old = Store(tmp_path / "store")
-    assert list(old.records(INDEPENDENT.digest)) == list(held.records(INDEPENDENT.digest))
-    assert RENDERERS["markdown"](make_tables(old.records(INDEPENDENT.digest))) == printed
 
 
 # The paper's own figures, on the real data, for backbones whose training leaves little to chance.
@@ -274,7 +151,7 @@ def test_published_figures_come_out(dataset, backbone, tmp_path):
     root = os.environ.get("GNN_REPAIR_DATA")
     if not root or missing_files(DATASETS[dataset], Path(root)):
         pytest.skip(f"the raw files of {dataset} are not below GNN_REPAIR_DATA")
-    if dataset != "cora" and not os.environ.get("GNN_REPAIR_LONG"):
+    if not os.environ.get("GNN_REPAIR_LONG"):
         pytest.skip("trains for half a minute; GNN_REPAIR_LONG=1 runs it")
     outcome = run_study(
         [dataset], [backbone], store=tmp_path, methods=["oracle"], device="cpu", root=root

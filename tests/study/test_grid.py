@@ -67,26 +67,32 @@ def test_the_whole_grid_is_run_once(tmp_path):
 
     again = run_study(**GRID, store=tmp_path, work=never)
     assert (again.stored, again.already, again.failures) == (0, 12, {})
+    seen = []
+
+    def noting(shared, case, tell):
+        seen.append((case.splits, case.methods))
+        return fake_case(shared, case, tell)
+
+    part = {"store": tmp_path / "part", "stack": 2, "methods": ["refit_head"], "work": noting}
+    assert run_study(["cora"], ["gcn"], range(3), **part).stored == 3
+    assert seen == [((0, 1), ("refit_head",)), ((2,), ("refit_head",))]
 
 
-def test_only_what_is_missing_is_run(tmp_path):
+def test_only_what_is_missing_under_this_protocol_is_run_in_stacks(tmp_path):
     store = Store(tmp_path)
     store.begin(PAPER)
     store.put(make_record("cora", "gcn", 1))
-    plan = make_plan(store, PAPER, all_runs(["cora"], ["gcn", "gat"], [0, 1, 2]))
-    assert plan.done == (Run("cora", "gcn", 1),)
-    assert [(case.backbone, case.splits) for case in plan.cases] == [
-        ("gcn", (0, 2)),
-        ("gat", (0, 1, 2)),
-    ]
-    assert plan.total == 6
-
-
-def test_a_changed_protocol_starts_anew(tmp_path):
-    run_study(["cora"], ["gcn"], [0], store=tmp_path, work=fake_case)
+    runs = all_runs(["cora"], ["gcn", "gat"], range(4))
+    for stack, splits in {
+        None: [("gcn", (0, 2, 3)), ("gat", (0, 1, 2, 3))],
+        2: [("gcn", (0, 2)), ("gcn", (3,)), ("gat", (0, 1)), ("gat", (2, 3))],
+    }.items():
+        plan = make_plan(store, PAPER, runs, stack=stack)
+        assert plan.done == (Run("cora", "gcn", 1),)
+        assert [(case.backbone, case.splits) for case in plan.cases] == splits
+        assert plan.total == 8
     other = override(PAPER, ["backbones.hidden=64"])
-    plan = make_plan(Store(tmp_path), other, [Run("cora", "gcn", 0)])
-    assert plan.missing == (Run("cora", "gcn", 0),)
+    assert make_plan(store, other, runs).missing == tuple(runs)
 
 
 def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
@@ -101,11 +107,6 @@ def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
     assert case == Case("cora", "gcn", (0,), ("refit_head", "reweighting"))
     (case,) = make_plan(store, PAPER, runs).cases
     assert case.methods == ("oracle", *USUAL)
-
-
-def test_a_large_case_is_cut_into_stacks(tmp_path):
-    plan = make_plan(Store(tmp_path), PAPER, all_runs(["cora"], ["gcn"], range(5)), stack=2)
-    assert [case.splits for case in plan.cases] == [(0, 1), (2, 3), (4,)]
 
 
 def test_a_failing_case_is_recorded_and_the_study_goes_on(tmp_path):
@@ -148,34 +149,25 @@ def work(shared, case, tell):
     time.sleep(0.05)
     return fake_case(shared, case, tell)
 
-run_study(["cora"], [f"b{{i}}" for i in range(12)], range(3), store={store!r}, work=work)
-print("finished")
+run_study(["cora"], [f"b{i}" for i in range(12)], range(3), store=sys.argv[1], work=work)
 """
 
 
-def start(store: Path) -> subprocess.Popen[str]:
-    code = SLOW.format(store=str(store))
-    return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-
-
 def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):
-    process, wanted = start(tmp_path), 3
-    deadline = time.monotonic() + 300
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path)], cwd=ROOT)
+    wanted, deadline = 3, time.monotonic() + 300
     while len(list(tmp_path.rglob("split-2.json"))) < wanted:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
     survivors = list(Store(tmp_path).records(PAPER.digest))
-    complete = [r.backbone for r in survivors if r.split == 2]
-    assert wanted <= len(complete) < 12
+    assert wanted <= len([r for r in survivors if r.split == 2]) < 12
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("split-*.json")}
-    resumed = start(tmp_path)
-    assert resumed.communicate(timeout=300)[0] == "finished\n"
-    assert len(list(Store(tmp_path).records(PAPER.digest))) == 36
+    names = [f"b{i}" for i in range(12)]
+    outcome = run_study(["cora"], names, range(3), store=tmp_path, work=fake_case)
+    assert outcome.already == len(survivors) == 36 - outcome.stored
     # What was stored before the kill was not run again.
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
 
@@ -184,7 +176,7 @@ def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):
 
 
 def work(folder, task, tell):
-    """1 and 2 wait for each other, 3 raises, 4 is killed, 5 gives its square, 0 never ends."""
+    """1 and 2 wait for each other, 3 raises, 4 is killed, more give squares, 0 never ends."""
     tell(f"task {task}")
     Path(folder, f"{task}-{os.getpid()}").touch()
     deadline = time.monotonic() + 300
@@ -199,15 +191,17 @@ def work(folder, task, tell):
 
 
 def test_tasks_run_side_by_side_fail_alone_and_leave_nothing_behind(tmp_path):
+    """No task is given to a process that died: all behind it give what they should."""
     heard: list[tuple[int, str]] = []
     results = ProcessEngine(2).map(
-        work, [1, 2, 3, 4, 5, 0], str(tmp_path), lambda *said: heard.append(said)
+        work, [1, 2, 3, 4, 5, 6, 7, 0], str(tmp_path), lambda *said: heard.append(said)
     )
-    found = dict(islice(results, 5))
-    assert {task: found.get(task) for task in (1, 2, 5)} == {1: 1, 2: 4, 5: 25}
+    found = dict(islice(results, 7))
+    squares = {task: task * task for task in (1, 2, 5, 6, 7)}
+    assert {task: found.get(task) for task in squares} == squares
     assert isinstance(found[3], Failure) and found[3].error == "ValueError: a planted fault"
     assert found[4] == Failure("its process ended with exit code -9", "")
-    assert {(task, f"task {task}") for task in range(1, 6)} <= set(heard)
+    assert {(task, f"task {task}") for task in range(1, 8)} <= set(heard)
     names = [path.name.split("-") for path in tmp_path.iterdir()]
     ran = {int(task): int(process) for task, process in names}
     assert len(names) == len(ran)  # each once
@@ -215,11 +209,6 @@ def test_tasks_run_side_by_side_fail_alone_and_leave_nothing_behind(tmp_path):
     assert multiprocessing.active_children()
     results.close()
     assert not multiprocessing.active_children()
-
-
-def test_no_task_is_given_to_a_process_that_died(tmp_path):
-    found = dict(ProcessEngine(1).map(work, [4, 5], str(tmp_path)))
-    assert isinstance(found[4], Failure) and found[5] == 25
 
 
 def test_a_split_that_a_graph_of_one_s_own_lacks_is_refused_before_the_first_case(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.cli.main import app
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.results.protocol import PAPER
-from gnn_repair.results.rendering import as_json, as_markdown, latex
+from gnn_repair.results.rendering import as_markdown, facts, latex
 from gnn_repair.results.store import merge
 from gnn_repair.study import Run, Store, Watcher, make_tables, override, run_study
 from gnn_repair.study import case as cases
@@ -27,7 +26,8 @@ from tests.helpers.study.tiny import TINY, tiny_graph
 
 # Networks of the user's own in a study: training, records, tables, the page; tails and none.
 
-PROTOCOL = override(PAPER, TINY)
+PROTOCOL = override(PAPER, [*TINY, "backbones.seed=1"])
+DATA = tiny_graph()
 METHODS = ["oracle", "reweighting", "set_translation", "refit_head"]
 
 
@@ -73,11 +73,11 @@ NETWORKS = {
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     store = tmp_path_factory.mktemp("own") / "store"
-    outcome = gr.run_study(
-        {"mine": tiny_graph()}, NETWORKS, [0, 2], store=store, methods=METHODS, protocol=PROTOCOL,
-        device="cpu",
-    )  # fmt: skip
+    given = {"store": store, "methods": METHODS, "protocol": PROTOCOL, "device": "cpu"}
+    outcome = gr.run_study({"mine": DATA}, NETWORKS, [0, 2], **given)
     assert not outcome.failures and outcome.stored == 6
+    again = gr.run_study({"mine": DATA}, NETWORKS, [0, 2], **given)
+    assert (again.already, again.stored) == (6, 0)
     return store, list(Store(store).records(outcome.protocol))
 
 
@@ -87,7 +87,7 @@ def by_name(records, backbone):
 
 def test_records_hold_what_is_proved_and_what_is_not_excluded(done):
     _, records = done
-    data = tiny_graph()
+    data = DATA
     for record in by_name(records, "softplus") + by_name(records, "relu"):
         split, test = record.split, record.oracle["test"]
         assert record.stack == [split] and record.members == 1
@@ -101,6 +101,9 @@ def test_records_hold_what_is_proved_and_what_is_not_excluded(done):
         assert test["reachable_errors"] == found.members[0].error.hits
         assert test["nodes"] == found.members[0].true_class.total
         assert test["undecided"] == found.members[0].true_class.undecided
+        for name, mean in (("chance_reach", "chance"), ("excess", "excess")):
+            low, high = getattr(found.members[0], mean).low, getattr(found.members[0], mean).high
+            assert (test[name], test.get(f"{name}_possible", low)) == pytest.approx((low, high))
         right = (frozen.logits[0].argmax(1) == data.y)[data.test_mask[:, split]]
         assert record.frozen["test"] == pytest.approx(float(right.float().mean()))
         assert set(record.methods) == set(METHODS) - {"oracle"}
@@ -112,72 +115,49 @@ def test_records_hold_what_is_proved_and_what_is_not_excluded(done):
 
 def test_tables_show_an_interval_where_something_is_undecided(done):
     store, records = done
-    cells = {}
-    for fact in json.loads(as_json(make_tables(records, ["exposure-oracle"]))):
-        cells[fact["sheet"], fact["row"], fact["column"]] = fact
+    tables = make_tables(records, ["exposure-oracle"])
+    cells = {(f["sheet"], f["row"], f["column"]): f for f in facts(tables)}
     for backbone in NETWORKS:
         own = [record.oracle["test"] for record in by_name(records, backbone)]
-        cell = cells["True-class reach (%)", backbone, "mine"]
-        assert cell["value"] == pytest.approx(50 * sum(o["true_class_reach"] for o in own))
-        wide = [o.get("true_class_reach_possible", o["true_class_reach"]) for o in own]
-        if sum(wide) == sum(o["true_class_reach"] for o in own):
-            assert cell["upper"] is None
-        else:
-            assert cell["upper"] == pytest.approx(50 * sum(wide))
+        cell, proved = cells["True-class reach (%)", backbone, "mine"], "true_class_reach"
+        assert cell["value"] == pytest.approx(50 * sum(o[proved] for o in own))
+        wide = 50 * sum(o.get(f"{proved}_possible", o[proved]) for o in own)
+        assert (cell["upper"] or cell["value"]) == pytest.approx(wide)
     loose = cells["True-class reach (%)", "softplus", "mine"]
-    text = as_markdown(make_tables(records, ["exposure-oracle"]))
-    assert f"{loose['value']:.1f}–{loose['upper']:.1f}" in text and "not excluded" in text
-    text = latex(make_tables(records, ["exposure-oracle"]))
-    assert f"{loose['value']:.1f}--{loose['upper']:.1f}" in text and "not excluded" in text
-    printed = CliRunner().invoke(app, ["study", "tables", "exposure-oracle", "--store", str(store)])
-    assert printed.exit_code == 0, printed.output
-    assert f"{loose['value']:.1f}–{loose['upper']:.1f}" in printed.output
-
-
-def test_a_second_run_finds_everything_done(done):
-    store, _ = done
-    again = gr.run_study(
-        {"mine": tiny_graph()}, NETWORKS, [0, 2], store=store, methods=METHODS, protocol=PROTOCOL,
-        device="cpu",
-    )  # fmt: skip
-    assert (again.already, again.stored) == (6, 0)
+    ends, line = (f"{loose['value']:.1f}", f"{loose['upper']:.1f}"), ("--store", str(store))
+    printed = CliRunner().invoke(app, ["study", "tables", "exposure-oracle", *line]).output
+    for dash, text in (("–", printed), ("–", as_markdown(tables)), ("--", latex(tables))):
+        assert dash.join(ends) in text and "not excluded" in text
 
 
 def test_training_keeps_the_best_state_with_its_buffers():
-    data = tiny_graph()
+    """As a plain loop does, which keeps every state and its validation score."""
     budget = Budget(epochs=15, patience=None, learning_rate=1e-2, weight_decay=5e-4)
-    frozen = train_own(NETWORKS["relu"], data, 1, device=torch.device("cpu"), budget=budget)
-    scores, states = literal(data, 1, budget)
-    best = max(range(1, 16), key=lambda epoch: (scores[epoch], -epoch))
+    frozen = train_own(NETWORKS["relu"], DATA, 1, device=torch.device("cpu"), budget=budget)
+    train, val, scores, states = DATA.train_mask[:, 1], DATA.val_mask[:, 1], [], []
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        network = relu(DATA.num_features, 3)
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-2, weight_decay=5e-4)
+        for _ in range(budget.epochs + 1):
+            network.eval()
+            right = network(DATA.x, DATA.edge_index).argmax(1) == DATA.y
+            scores.append(int((right & val).sum()))
+            states.append(copy.deepcopy(network.state_dict()))
+            network.train()
+            optimizer.zero_grad()
+            out = network(DATA.x, DATA.edge_index)
+            nn.functional.cross_entropy(out[train], DATA.y[train]).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+            optimizer.step()
+    best = 1 + scores[1:].index(max(scores[1:]))
     assert int(frozen.best_epoch[0]) == best and int(frozen.epochs_run[0]) == 15
     torch.testing.assert_close(frozen.network.state_dict(), states[best])
     assert not torch.equal(states[best]["norm.running_mean"], states[15]["norm.running_mean"])
 
 
-def literal(data, split, budget):
-    """The same training as a plain loop: every state and its validation score."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        network = relu(data.num_features, 3)
-        optimizer = torch.optim.Adam(network.parameters(), lr=1e-2, weight_decay=5e-4)
-        train, val = data.train_mask[:, split], data.val_mask[:, split]
-        scores, states = {}, {}
-        for epoch in range(budget.epochs + 1):
-            network.eval()
-            right = network(data.x, data.edge_index).argmax(1) == data.y
-            scores[epoch] = int((right & val).sum())
-            states[epoch] = copy.deepcopy(network.state_dict())
-            network.train()
-            optimizer.zero_grad()
-            out = network(data.x, data.edge_index)
-            nn.functional.cross_entropy(out[train], data.y[train]).backward()
-            nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-            optimizer.step()
-    return scores, states
-
-
 def test_what_cannot_be_run_is_refused_before_the_first_case(tmp_path):
-    data = {"mine": tiny_graph()}
+    data = {"mine": DATA}
     with pytest.raises(InputError, match="retrained_backbone trains the backbone again"):
         gr.run_study(
             data, NETWORKS, [0], store=tmp_path, methods=["retrained_backbone"], device="cpu"
@@ -191,24 +171,14 @@ def test_what_cannot_be_run_is_refused_before_the_first_case(tmp_path):
         OwnNetwork(lambda features: Affine(features, 3)).network(6, 3)
 
 
-class Noting(Watcher):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def noted(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def test_a_plain_module_is_a_backbone_and_the_study_says_how_it_is_trained(tmp_path, done):
-    watcher = Noting()
-    outcome = gr.run_study(
-        {"mine": tiny_graph()}, {"affine": Affine, "gcn": gr.BACKBONES["gcn"]}, [0, 2],
-        store=tmp_path, methods=["oracle"], protocol=PROTOCOL, device="cpu", watcher=watcher,
-    )  # fmt: skip
+    notes, watcher = [], Watcher()
+    watcher.noted = notes.append
+    given = {"store": tmp_path, "methods": ["oracle"], "protocol": PROTOCOL, "device": "cpu"}
+    models = {"affine": Affine, "gcn": gr.BACKBONES["gcn"]}
+    outcome = gr.run_study({"mine": DATA}, models, [0, 2], watcher=watcher, **given)
     assert not outcome.failures and outcome.stored == 4
-    assert watcher.notes == [
-        "affine is no Backbone, so its splits are trained one after the other, not as one"
-    ]
+    assert len(notes) == 1 and notes[0].startswith("affine ")
     made = by_name(Store(tmp_path).records(outcome.protocol), "affine")
     known = by_name(done[1], "affine")
     assert [r.frozen for r in made] == [r.frozen for r in known]
@@ -217,18 +187,22 @@ def test_a_plain_module_is_a_backbone_and_the_study_says_how_it_is_trained(tmp_p
 
 # The trained models beside a record: what a page shows is what was trained, without training.
 KEPT = ["reweighting", "set_translation", "correct_and_smooth", "evidence_ladder"]
-DATA = tiny_graph()
 GIVEN = {"protocol": PROTOCOL, "device": "cpu", "datasets": {"mine": DATA}}
+
+
+def studied(folder, splits, methods, backbones=("gcn",), **more):
+    """A small study of these, stored."""
+    outcome = run_study(
+        {"mine": DATA}, backbones, splits, store=folder, methods=methods, protocol=PROTOCOL,
+        device="cpu", **more,
+    )  # fmt: skip
+    assert not outcome.failures
+    return Store(folder)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kept")
-    run_study(
-        {"mine": DATA}, ["gcn"], [1, 2], store=folder, methods=KEPT, protocol=PROTOCOL,
-        device="cpu",
-    )  # fmt: skip
-    return Store(folder)
+    return studied(tmp_path_factory.mktemp("kept"), [1, 2], KEPT)
 
 
 @pytest.fixture
@@ -261,6 +235,10 @@ def test_what_was_not_kept_is_trained_as_before(store):
     shown = rerun("mine", "gcn", 2, source=store, methods=["reweighting"], **GIVEN)
     assert shown.case.splits == (1, 2)
     assert "made again with the same accuracies" in shown.provenance()
+    worse = replace(shown.stored_record, frozen={**shown.stored_record.frozen, "test": 0.125})
+    assert "(stored 12.5 %)" in replace(shown, stored_record=worse).provenance()
+    assert shown.select_split(1).provenance().endswith("; made for this page")
+    assert shown.select_split(0) is None
     further = rerun("mine", "gcn", 1, source=store, methods=["refit_head"], **GIVEN)
     assert further.provenance().endswith("the stored models; refit head fitted for this page")
 
@@ -285,37 +263,37 @@ def test_models_travel_with_their_records(store, tmp_path, untrained):
     assert found.models(digest, run) == {}
 
 
+def gin(width):
+    return OwnNetwork(lambda features, classes: GIN(features, width, 2, classes, norm="batch_norm"))
+
+
 def test_a_network_of_one_s_own_is_kept_too(tmp_path, request):
-    own = OwnNetwork(lambda features, classes: GIN(features, 8, 2, classes, norm="batch_norm"))
-    given = {"mine": DATA}, {"gin": own}
-    run_study(*given, [1], store=tmp_path, methods=["oracle"], protocol=PROTOCOL, device="cpu")
+    store = studied(tmp_path, [1], ["oracle"], {"gin": gin(8)})
     request.getfixturevalue("untrained")
-    store = Store(tmp_path)
     (record,) = store.records(PROTOCOL.digest)
-    shown = rerun("mine", "gin", 1, source=store, backbones={"gin": own}, **GIVEN)
+    shown = rerun("mine", "gin", 1, source=store, backbones={"gin": gin(8)}, **GIVEN)
     assert shown.provenance() == "split 1, trained alone; the stored models"
     right = shown.exposure.frozen_logits[0].argmax(1) == DATA.y
     assert float(right[DATA.test_mask[:, 1]].double().mean()) == record.frozen["test"]
-    other = OwnNetwork(lambda features, classes: GIN(features, 9, 2, classes, norm="batch_norm"))
     with pytest.raises(FileFormatError, match="another network's weights"):
-        rerun("mine", "gin", 1, source=store, backbones={"gin": other}, **GIVEN)
+        rerun("mine", "gin", 1, source=store, backbones={"gin": gin(9)}, **GIVEN)
 
 
-@pytest.mark.parametrize(("keep", "kept"), [("none", []), ("all", [0, 1])])
-def test_which_splits_are_kept(tmp_path, keep, kept):
-    run_study(
-        {"mine": DATA}, ["gcn"], [0, 1], store=tmp_path, methods=["oracle"], protocol=PROTOCOL,
-        device="cpu", keep_models=keep,
-    )  # fmt: skip
-    found = Store(tmp_path)
+@pytest.mark.parametrize(("keep", "kept"), [("none", []), ("first", [0]), ("all", [0, 2])])
+def test_splits_that_are_kept_have_models_of_their_own(tmp_path, keep, kept):
+    found = studied(tmp_path, [2, 0], ["temperature_scaling"], keep_models=keep)
     runs = found.runs(PROTOCOL.digest)
-    assert len(runs) == 2
+    assert [run.split for run in runs] == [0, 2]
     assert [run.split for run in runs if found.models(PROTOCOL.digest, run)] == kept
-    with pytest.raises(InputError, match="keep_models is 'some'; choose from all, first, none"):
-        run_study(["cora"], ["gcn"], [0], store=tmp_path, keep_models="some")
+    for split in kept:
+        shown = rerun("mine", "gcn", split, source=found, **GIVEN)
+        assert shown.provenance().endswith("; the stored models")
+        taken, masks = shown.repairs["temperature_scaling"], map(shown.mask, ("train", "val"))
+        again = gr.TemperatureScaling().fit(shown.exposure, DATA.y, *masks)
+        torch.testing.assert_close(dict(taken.parameters), dict(again.parameters))
 
 
-def test_what_no_file_can_hold_is_not_kept_and_fails_nothing(tmp_path):
+def test_models_that_no_file_can_hold_are_not_kept_and_fail_nothing(tmp_path):
     class Odd(GIN):
         def get_extra_state(self):
             return {"no": "tensor"}
@@ -324,10 +302,10 @@ def test_what_no_file_can_hold_is_not_kept_and_fails_nothing(tmp_path):
             pass
 
     own = OwnNetwork(lambda features, classes: Odd(features, 8, 2, classes))
-    options = {"methods": ["oracle"], "protocol": PROTOCOL, "device": "cpu"}
-    outcome = run_study({"mine": DATA}, {"odd": own}, [0], store=tmp_path, **options)
-    assert outcome.stored == 1 and not outcome.failures
-    assert Store(tmp_path).models(PROTOCOL.digest, Run("mine", "odd", 0)) == {}
+    store = studied(tmp_path, [0], ["oracle"], {"odd": own})
+    assert store.models(PROTOCOL.digest, Run("mine", "odd", 0)) == {}
+    with pytest.raises(InputError, match="keep_models is 'some'; choose from all, first, none"):
+        studied(tmp_path, [0], ["oracle"], keep_models="some")
 
 
 @pytest.mark.parametrize("brings", [True, False])
@@ -345,18 +323,3 @@ def test_a_record_that_gets_further_methods_keeps_its_models(store, tmp_path, br
     assert set(first.get(digest, run).methods) == set(KEPT)
     found = {name: path.read_bytes() for name, path in first.models(digest, run).items()}
     assert found == {name: kept[name] for name in halves[0] | halves[1]}
-
-
-def test_every_kept_split_has_models_of_its_own(tmp_path):
-    run_study(
-        {"mine": DATA}, ["gcn"], [0, 1], store=tmp_path, methods=["temperature_scaling"],
-        protocol=PROTOCOL, device="cpu", keep_models="all",
-    )  # fmt: skip
-    for split in (0, 1):
-        shown = rerun("mine", "gcn", split, source=Store(tmp_path), **GIVEN)
-        assert shown.provenance().endswith("; the stored models")
-        taken = shown.repairs["temperature_scaling"]
-        again = gr.TemperatureScaling().fit(
-            shown.exposure, DATA.y, shown.mask("train"), shown.mask("val")
-        )
-        torch.testing.assert_close(dict(taken.parameters), dict(again.parameters))

@@ -51,31 +51,15 @@ def test_masks_by_member(exposure, graph, shards):
     assert found.check(exposure).ok
 
 
-def test_all_nodes_and_all_classes(exposure):
+def test_all_classes_unlabelled_nodes_and_a_restricted_exposure(exposure, graph):
+    """What is unlabelled is skipped and counted."""
     same(solve_oracle_sharded(exposure, "all", shards=3), solve(exposure, "all"))
-
-
-def test_unlabelled_nodes_are_skipped_and_counted(exposure, graph):
     y = graph.y.clone()
     y[:30] = -1
     for nodes in (None, graph.test_mask[:, 0], graph.val_mask[:, :2]):
-        found = solve_oracle_sharded(exposure, y, nodes, shards=4)
-        same(found, solve(exposure, y, nodes))
-
-
-def test_a_restricted_exposure(exposure, graph):
+        same(solve_oracle_sharded(exposure, y, nodes, shards=4), solve(exposure, y, nodes))
     part = exposure.restrict(torch.tensor([50, 3, 17, 20, 4]))
     same(solve_oracle_sharded(part, graph.y, shards=2), solve(part, graph.y))
-
-
-def test_a_failed_shard_is_an_error(exposure, graph):
-    class Broken(LocalEngine):
-        def map(self, work, tasks, shared=None, tell=None):
-            for task in tasks:
-                yield task, Failure("lost", "")
-
-    with pytest.raises(GnnRepairError, match="a shard of the oracle failed: lost"):
-        solve_oracle_sharded(exposure, graph.y, shards=2, engine=Broken())
 
 
 # A repair worked out range by range gives the same bits, however it is spread.
@@ -84,49 +68,42 @@ BUDGET = Budget(epochs=8, patience=None, learning_rate=1e-2, weight_decay=0.0)
 
 
 @pytest.fixture(scope="module")
-def exposure_sharded_repair(graph):
-    return gr.expose(train_backbone("sage", graph, [0, 1], device="cpu", budget=BUDGET))
+def sage(graph):
+    return expose(train_backbone("sage", graph, [0, 1], device="cpu", budget=BUDGET))
+
+
+def fitted(repair, exposure, graph):
+    return repair.fit(exposure, graph.y, graph.train_mask[:, :2], graph.val_mask[:, :2])
 
 
 @pytest.mark.parametrize("kind", ["SetTranslation", "Reweighting", "RefitHead", "NodeTranslation"])
-def test_the_same_bits_for_any_number_of_shards(exposure_sharded_repair, graph, kind):
-    repair = getattr(gr, kind)(BUDGET)
-    masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
-    fitted = pickle.loads(pickle.dumps(repair.fit(exposure_sharded_repair, graph.y, *masks)))
-    whole = fitted.member_logits(exposure_sharded_repair)
-    one = repaired_logits_sharded(fitted, exposure_sharded_repair, shards=1, size=7)
+def test_the_same_bits_for_any_number_of_shards(sage, graph, kind):
+    repair = pickle.loads(pickle.dumps(fitted(getattr(gr, kind)(BUDGET), sage, graph)))
+    one = repaired_logits_sharded(repair, sage, shards=1, size=7)
     assert one.dtype == torch.float64
-    torch.testing.assert_close(one, whole, rtol=1e-5, atol=1e-5)
-    assert not torch.equal(one, exposure_sharded_repair.frozen_logits)
+    torch.testing.assert_close(one, repair.member_logits(sage), rtol=1e-5, atol=1e-5)
+    assert not torch.equal(one, sage.frozen_logits)
     for shards in (2, 3, 50):
-        assert torch.equal(
-            repaired_logits_sharded(fitted, exposure_sharded_repair, shards=shards, size=7), one
-        )
-
-
-def test_ranges_follow_the_recipients_not_the_nodes(exposure_sharded_repair, graph):
-    masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
-    fitted = gr.SetTranslation(BUDGET).fit(exposure_sharded_repair, graph.y, *masks)
-    part = exposure_sharded_repair.restrict(torch.tensor([30, 2, 11, 45, 3]))
-    found = repaired_logits_sharded(fitted, part, shards=2, size=2)
-    whole = fitted.member_logits(exposure_sharded_repair)[:, part.recipients]
+        assert torch.equal(repaired_logits_sharded(repair, sage, shards=shards, size=7), one)
+    # Ranges follow the recipients, not the nodes.
+    part = sage.restrict(torch.tensor([30, 2, 11, 45, 3]))
+    found = repaired_logits_sharded(repair, part, shards=2, size=2)
+    whole = repair.member_logits(sage)[:, part.recipients]
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)  # learned in float32
 
 
-def test_bad_requests(exposure_sharded_repair, graph):
-    masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
-    smooth = CorrectAndSmooth().fit(exposure_sharded_repair, graph.y, *masks)
-    with pytest.raises(InputError, match="one by one"):
-        repaired_logits_sharded(smooth, exposure_sharded_repair, shards=2)
+class Broken(LocalEngine):
+    def map(self, work, tasks, shared=None, tell=None):
+        for task in tasks:
+            yield task, Failure("no more memory", "")
 
 
-def test_a_failed_shard_is_said(exposure_sharded_repair, graph, monkeypatch):
-    masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
-    fitted = gr.RefitHead(BUDGET).fit(exposure_sharded_repair, graph.y, *masks)
-
-    def broken(self, exposure_sharded_repair):
-        raise ValueError("no more memory")
-
-    monkeypatch.setattr(type(fitted), "member_logits", broken)
+def test_a_failed_shard_is_an_error_and_what_looks_at_many_nodes_is_refused(sage, graph):
     with pytest.raises(GnnRepairError, match="no more memory"):
-        repaired_logits_sharded(fitted, exposure_sharded_repair, shards=2, engine=LocalEngine())
+        solve_oracle_sharded(sage, graph.y, shards=2, engine=Broken())
+    head = fitted(gr.RefitHead(BUDGET), sage, graph)
+    with pytest.raises(GnnRepairError, match="no more memory"):
+        repaired_logits_sharded(head, sage, shards=2, engine=Broken())
+    smooth = fitted(CorrectAndSmooth(), sage, graph)
+    with pytest.raises(InputError, match="one by one"):
+        repaired_logits_sharded(smooth, sage, shards=2)
