@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from torch_geometric.data import Batch
 
 import gnn_repair as gr
-from gnn_repair.reporting import figures, payload, plots
+from gnn_repair.reporting import figures, payload, plots, writing
 from gnn_repair.reporting.payload import Beside
 from gnn_repair.reporting.writing import PageContext, report_results
 from gnn_repair.study import PAPER, TABLES, Run, Store, override, read_results
@@ -159,10 +159,30 @@ def _affine_page(path: Path, **options: Any) -> None:
 
 
 def _sampled_page(path: Path) -> None:
-    exposure, y = report_worlds.make_exposure(SENT, groups=2)
+    """Of more classes than are drawn."""
+    exposure, y = report_worlds.make_exposure(SENT, 45, groups=2)
     repairs = {"reweighting": report_worlds.Tilted(), "set_translation": report_worlds.Moved()}
-    with patch.object(payload, "EXPLORED_BYTES", 12_000):
+    with patch.object(payload, "EXPLORED_BYTES", 60_000):
         gr.report(exposure, y, path, repairs=repairs)
+
+
+def _gaps_page(path: Path, nonlinear: bool) -> None:
+    """Answers that are missing or undecided and ties, of right nodes and of wrong ones alike."""
+    exposure, y = behind_a_head() if nonlinear else report_worlds.make_exposure(groups=2)
+    if not nonlinear:  # logits of thousands
+        names = ("contributions", "fixed_logits", "frozen_logits")
+        exposure = replace(exposure, **{n: 1e3 * getattr(exposure, n) for n in names})
+    held = gr.reporting.gather(exposure, y, all_classes=True)
+    place, changes = np.arange(len(held.nodes)), held.classes
+    margin = np.select([place % 5 == 1, place % 7 == 3], [np.nan, 5e-8], held.margin)
+    assert changes is not None
+    share = np.where(place[:, None] % 4 == 1, np.nan, changes.share)
+    decided = changes.decided & (place[:, None] % 6 != 2) & (place[:, None] + np.arange(4) != 8)
+    classes = replace(changes, share=share, decided=decided)
+    head = held.head and replace(held.head, verdict=place % 3)
+    torn = replace(held, margin=margin, classes=classes, head=head)
+    with patch.object(writing, "gather", lambda *_, **__: torn):
+        gr.report(exposure, y, path)
 
 
 def _parts_page(path: Path) -> None:
@@ -244,6 +264,7 @@ PAGES: dict[str, Callable[[Path], Any]] = {
     "affine": _affine_page, "sampled": _sampled_page, "parts": _parts_page,
     "two classes": _two_classes, "head": _head_page, "graphs": _graph_page,
     "types": _typed_page, "ladder": _ladder_page,
+    "gaps": partial(_gaps_page, nonlinear=False), "gaps, head": partial(_gaps_page, nonlinear=True),
     "study": lambda path: report_results(results(), path, title="A <study>"),
 }  # fmt: skip
 
