@@ -8,17 +8,16 @@ from __future__ import annotations
 import atexit
 import hashlib
 import tempfile
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from gnn_repair.reporting.payload import PageServer, needs_server
+from gnn_repair.reporting.payload import needs_server
 from tests.golden import shown
 from tests.golden.record import numbers
-from tests.helpers.report.browser import Browser, missing, open_browser
+from tests.helpers.report.browser import Browser, missing, open_browser, served
 
 RULER = (
     "CanvasRenderingContext2D.prototype.measureText = (text) => ({ width: 6 * text.length });"
@@ -116,7 +115,7 @@ VIEWS = (
 )  # fmt: skip
 PLACES: dict[str, tuple[str, ...]] = {
     "affine": ("", *LISTS, "node=2", "node=29&a=0%20oracle&b=1%20reweighting", *VIEWS),
-    "two classes": ("", "node=2", "node=7&what=frozen,0:0.9996&hide=none"),
+    "two classes": ("", "node=2", "node=8&what=frozen,0:0.9996&hide=none"),
     "head": ("", "node=2", "nodes&status=open", "node=12&view=spread&sort=up%20alone"),
     "graphs": ("", "node=1", "nodes&from=4", "node=3&view=three&one=0"),
     "types": ("", "node=3"),
@@ -152,12 +151,10 @@ def of_screens() -> dict[str, Callable[[], Any]]:
 def _screens(name: str) -> Any:
     driver, found = browser().driver, {}
     browser().resize(1360)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as resources:
         page = Path(folder) / "page.html"
         shown.PAGES[name](page)
-        server = PageServer(page) if needs_server(page) else None
-        if server is not None:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+        server = resources.enter_context(served(page)) if needs_server(page) else None
         address = page.as_uri() if server is None else server.address
         for place in PLACES[name]:
             driver.get("about:blank")
@@ -168,8 +165,6 @@ def _screens(name: str) -> Any:
                 "said": {key: _of_place(key, one) for key, one in told.items()},
                 "drawn": {key: numbers(one[2], 6) for key, one in told.items() if one[2][0]},
             }
-        if server is not None:
-            server.shutdown()
     return {"precision": "float32", "places": found}
 
 

@@ -172,6 +172,8 @@ def _gaps_page(path: Path, nonlinear: bool) -> None:
     if not nonlinear:  # logits of thousands
         names = ("contributions", "fixed_logits", "frozen_logits")
         exposure = replace(exposure, **{n: 1e3 * getattr(exposure, n) for n in names})
+    else:  # half of the nodes are right
+        y = torch.where(torch.arange(24) % 4 == 0, exposure.frozen_logits[0].argmax(1), y)
     held = gr.reporting.gather(exposure, y, all_classes=True)
     place, changes = np.arange(len(held.nodes)), held.classes
     margin = np.select([place % 5 == 1, place % 7 == 3], [np.nan, 5e-8], held.margin)
@@ -192,8 +194,9 @@ def _parts_page(path: Path) -> None:
 
 
 def _two_classes(path: Path) -> None:
-    world = affine(2)
-    gr.report(**world, path=path, selection="odd ones", node_names=[f"v{i}" for i in range(40)])
+    names, own = [f"v{i}" for i in range(40)], [report_worlds.Moved(seed) for seed in range(4)]
+    repairs = {"mine": report_worlds.Tilted()} | {f"own {j}": one for j, one in enumerate(own)}
+    gr.report(**affine(2), path=path, selection="odd ones", node_names=names, repairs=repairs)
 
 
 @cache
@@ -254,7 +257,7 @@ def _extreme_page(path: Path, kind: str) -> None:
     options: dict[str, Any] = {
         "one": {"nodes": (said != y).nonzero().view(-1)[:1]},
         "right": {"y": said, "node_names": [f"=a{i}" for i in range(40)]},
-        "spoilt": {"repairs": {"mine": spoilt}, "class_names": ['a "b" "c"', "+d", "e,f", "g"]},
+        "spoilt": {"repairs": {"mine": spoilt}, "class_names": ['a "b" "c"', "+d", "@e,f", "-g"]},
     }
     gr.report(path=path, **{"exposure": exposure, "y": y, **options[kind]})
 

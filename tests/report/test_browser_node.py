@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import threading
-from contextlib import contextmanager
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from gnn_repair.reporting import gather, report
-from gnn_repair.reporting.payload import PageServer
+from tests.helpers.report.browser import served
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 # Mixtures that are set with sliders.
@@ -328,16 +326,6 @@ def test_pictures_are_files_of_their_own(browser, small, tmp_path):
     )
     assert all(buttons == 2 for _, buttons, drawn in cards if drawn) and len(cards) >= 7
     assert b"Reweight" in saved("Accuracy", "svg", "accuracy")
-
-
-@contextmanager
-def served(path):
-    with PageServer(path) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_a_browser_reads_parts_on_demand(browser, tmp_path, monkeypatch):

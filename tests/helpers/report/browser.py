@@ -6,10 +6,13 @@ import importlib.util
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from gnn_repair.reporting.payload import PageServer
 
 PHONE = 390
 DESKTOP = 1360
@@ -41,6 +44,17 @@ def open_browser() -> Iterator[Browser]:
         yield Browser(driver)
     finally:
         driver.quit()
+
+
+@contextmanager
+def served(page: Path) -> Iterator[PageServer]:
+    """A page whose terms lie beside it, on a server of its own."""
+    with PageServer(page) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 class Browser:
