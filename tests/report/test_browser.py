@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+import io
+from dataclasses import replace
 
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gnn_repair.reporting import gather, report
 from tests.helpers.report.browser import PHONE
+from tests.helpers.report.report_worlds import Moved, make_exposure
 
 FIELDS = {"#search": "1", "#degree-from": "4", "#degree-to": "5", "#terms input": "0.8"}
 SELECTS = (
@@ -152,6 +159,89 @@ def test_the_shown_node_passes_the_filters(browser, demo):
     browser.click("[data-pick=support]")
     assert browser.shown() == (~evidence.right & evidence.reachable).sum()
     assert len(browser.texts(".pick")) == 1
+
+
+# The list, counted again: what each filter leaves, in what order, and the numbers of its rows.
+
+
+@pytest.fixture(scope="module")
+def torn(tmp_path_factory):
+    """Some nodes have no answer, some tie, some are unlike all of their neighbours."""
+    exposure, y = make_exposure(200)
+    edges = torch.randint(200, (2, 500), generator=torch.Generator().manual_seed(1))
+    logits = {f"own {j}": Moved(j).logits(exposure)[0] for j in range(2)}
+    held = gather(exposure, y, edge_index=edges, all_classes=True, repairs=logits)
+    place = np.arange(200)
+    margin = np.select([place % 5 == 1, place % 7 == 3], [np.nan, 5e-8], held.margin)
+    evidence = replace(held, margin=margin)
+    path = tmp_path_factory.mktemp("torn") / "report.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gnn_repair.reporting.writing.gather", lambda *_, **__: evidence)
+        return report(exposure, y, path), evidence
+
+
+def listed(browser, address: str) -> pd.DataFrame:
+    """The file of the listed nodes."""
+    browser.show(f"#{address}")
+    text = browser.driver.execute_async_script(
+        "const done = arguments[0]; HTMLAnchorElement.prototype.click = () => {};"
+        "URL.createObjectURL = blob => { blob.text().then(done); return 'data:,'; };"
+        "document.getElementById('nodes-csv').click()"
+    )
+    return pd.read_csv(io.StringIO(text.removeprefix("\ufeff")))
+
+
+def leads(logits, true):
+    own = logits[np.arange(len(true)), true]
+    others = np.where(np.eye(logits.shape[1], dtype=bool)[true], -np.inf, logits)
+    return own - others.max(1)
+
+
+def test_every_filter_leaves_its_nodes_in_their_order(browser, torn):
+    path, e = torn
+    true, said, wrong, can = e.true_class, e.predictions[e.nodes], ~e.right, e.margin > 1e-7
+    frozen, degree, like = leads(e.frozen_logits, true), e.degree, e.homophily
+    repairs = [leads(one.logits, true) for one in e.corrections]
+    fixed = [one.predictions == true for one in e.corrections]
+    changed = e.corrections[0].predictions != e.corrections[1].predictions
+    names = e.nodes.astype(str)
+    browser.open(path)
+    for address, mask in {
+        "status=wrong": wrong, "status=right": ~wrong, "status=reachable": wrong & can,
+        "status=unreachable": wrong & (e.margin <= 1e-7), "status=beyond": wrong & ~can,
+        "status=can": can, "status=cannot": e.margin <= 1e-7, "label=0": true == 0,
+        "predicted=0": said == 0, "predicted=2&status=wrong": (said == 2) & wrong,
+        "from=4": degree >= 4, "to=4": degree <= 4, "from=5&to=5": degree == 5,
+        "repair=1 corrected": wrong & fixed[1], "repair=0 broken": ~wrong & ~fixed[0],
+        "repair=1 missed": wrong & ~fixed[1], "repair=0 wrong": ~fixed[0],
+        "gamma=0~2": can & (e.margin < 2), "gamma=~0": e.margin <= 1e-7,
+        "homophily=0.2~0.5": (like > 0.2 + 1e-6) & (like <= 0.5 + 1e-6), "homophily=~0": like == 0,
+        "support=2~3": can & (e.support >= 2) & (e.support <= 3),
+        "q=1": np.char.startswith(names, "1"), "q=class 3": (true == 3) | (said == 3),
+        "a=0 frozen&b=0 own 1&pair=b": wrong & fixed[1],
+        "a=0 frozen&b=0 own 1&pair=none": wrong & ~fixed[1],
+        "a=0 own 0&b=0 own 1&pair=changed": changed,
+    }.items():  # fmt: skip
+        assert 0 < mask.sum() < 200, address
+        assert listed(browser, f"nodes&{address}")["node"].tolist() == e.nodes[mask].tolist()
+    for order, key in {
+        "margin": e.margin, "margin-high": -e.margin, "frozen": frozen, "frozen-high": -frozen,
+        "gain": frozen - e.margin, "gain 1": frozen - repairs[1], "degree": -degree,
+        "degree-low": degree, "node": e.nodes,
+    }.items():  # fmt: skip
+        expected = e.nodes[np.argsort(np.where(np.isnan(key), np.inf, key), kind="stable")]
+        assert listed(browser, f"nodes&order={order}")["node"].tolist() == expected.tolist(), order
+    rows = listed(browser, "nodes&order=list")
+    share = e.classes.share[np.arange(200), true]
+    for name, values in {
+        "true class": [f"class {c}" for c in true], "degree": degree, "gamma": e.margin,
+        "frozen prediction": [f"class {c}" for c in said], "frozen margin": frozen,
+        "neighbours of its class": like, "support": e.support, "chance": e.classes.chance,
+        "share of weight to move": np.where(np.isfinite(share), share, np.nan),
+        "own 1": [f"class {c}" for c in e.corrections[1].predictions], "margin own 1": repairs[1],
+    }.items():  # fmt: skip
+        expected = pd.Series(values, name=name)
+        pd.testing.assert_series_equal(rows[name], expected, check_dtype=False, atol=1e-5)
 
 
 def test_one_sentence_is_announced(browser, demo):
