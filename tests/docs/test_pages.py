@@ -48,21 +48,18 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(name, tmp_path, monkey
                 assert_alike(printed, block.shown, f"{name}:{block.line}")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_commands_of_a_page_are_commands(name):
-    for line, words in commands_of(ROOT / name):
-        _parse(get_command(app), words, f"{name}:{line}")
-
-
-def _parse(command, words: list[str], where: str) -> None:
-    """Let the command read its options without running anything."""
-    while hasattr(command, "commands"):
-        assert words and words[0] in command.commands, (where, words)
-        command, words = command.commands[words[0]], words[1:]
-    try:
-        command.make_context(command.name, list(words), resilient_parsing=False)
-    except Exception as problem:
-        raise AssertionError(f"{where}: {problem}") from problem
+def test_the_commands_of_pages_are_commands():
+    """They read their options, and run nothing."""
+    for name in NAMES:
+        for line, words in commands_of(ROOT / name):
+            command = get_command(app)
+            while hasattr(command, "commands"):
+                assert words and words[0] in command.commands, (name, line, words)
+                command, words = command.commands[words[0]], words[1:]
+            try:
+                command.make_context(command.name, list(words), resilient_parsing=False)
+            except Exception as problem:
+                raise AssertionError(f"{name}:{line}: {problem}") from problem
 
 
 # The site fetches nothing, and what it shows fits a telephone.

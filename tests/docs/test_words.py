@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,38 +49,37 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(set(TEXTS) - OF_EARLIER_VERSIONS))
+OF_TODAY = {name: text for name, text in TEXTS.items() if name not in OF_EARLIER_VERSIONS}
+
+
 @pytest.mark.parametrize(("program", "own_app"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
-def test_options_of_commands_that_are_mentioned(name, program, own_app):
-    for words in _mentioned(TEXTS[name], program):
+def test_options_of_commands_that_are_mentioned(program, own_app):
+    used = [(name, words) for name, text in OF_TODAY.items() for words in _mentioned(text, program)]
+    assert used
+    for name, words in used:
         command, rest = get_command(own_app), list(words)
         while rest and hasattr(command, "commands") and rest[0] in command.commands:
             command = command.commands[rest.pop(0)]
         assert not command.hidden, (name, words)
-        known = {option for parameter in command.params for option in parameter.opts}
-        known |= {option for parameter in command.params for option in parameter.secondary_opts}
-        used = {word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w=.-]*", word)}
-        own = {"--install-completion", "--show-completion", "--help"}
-        assert used <= known | own, (name, words)
+        known = {"--install-completion", "--show-completion", "--help"}
+        known |= {o for given in command.params for o in (*given.opts, *given.secondary_opts)}
+        given = {word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w=.-]*", word)}
+        assert given <= known, (name, words)
 
 
-@pytest.mark.parametrize("name", sorted(set(TEXTS) - OF_EARLIER_VERSIONS))
-def test_names_of_the_package_and_its_errors_are_found_where_the_page_says(name):
-    for given in re.findall(r"\bgr\.([A-Za-z]\w*)", TEXTS[name]):
-        assert given in gnn_repair.__all__, (name, given)
-    for where, given in re.findall(r"`([\w.]*?)([A-Z]\w*)`", TEXTS[name]):
-        if hasattr(errors, given):
-            home = {"gr.": gnn_repair, "gnn_repair.errors.": errors}.get(where, gnn_repair)
-            assert hasattr(home, given), (name, given)
-
-
-@pytest.mark.parametrize("name", sorted(TEXTS))
-def test_targets_of_make_that_are_mentioned(name):
+def test_names_of_the_package_its_errors_and_targets_of_make_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
-    for words in _mentioned(TEXTS[name], "make"):
-        asked = [word for word in words[:1] if re.fullmatch(r"[a-z][a-z-]*", word)]
-        assert set(asked) <= targets, (name, words)
+    for name, text in OF_TODAY.items():
+        for given in re.findall(r"\bgr\.([A-Za-z]\w*)", text):
+            assert given in gnn_repair.__all__, (name, given)
+        for where, given in re.findall(r"`([\w.]*?)([A-Z]\w*)`", text):
+            if hasattr(errors, given):
+                home = errors if where == "gnn_repair.errors." else gnn_repair
+                assert hasattr(home, given), (name, given)
+        for words in _mentioned(text, "make"):
+            asked = {word for word in words[:1] if re.fullmatch(r"[a-z][a-z-]*", word)}
+            assert asked <= targets, (name, words)
 
 
 def test_versions_on_the_page_about_installing():
@@ -143,32 +143,35 @@ UNUSED = {
 FINE = re.compile(r"`[^`]*`|gnn-repair tailed exposure|row a term points at")
 """Code, the name of a file format, and two nouns in a row."""
 PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-SOURCES = sorted((ROOT / "gnn_repair").rglob("*.py"))
 
 
-def _unused(text: str) -> list[str]:
-    text = FINE.sub(" ", text)
-    return [
-        f"“{match[0]}” (write: {instead})"
-        for pattern, instead in UNUSED.items()
-        for match in re.finditer(pattern, text, re.I)
-    ]
+def _texts() -> Iterator[tuple[str, str]]:
+    """Pages, tutorials, what commands say, and sentences among the strings of the code."""
+    for page in PROSE:
+        yield page.name, re.sub(r"(?ms)^```python.*?^```", "", page.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "docs").rglob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                yield path.name, "".join(cell["source"])
+    commands = [get_command(app)]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+        helps = (getattr(parameter, "help", None) or "" for parameter in command.params)
+        yield f"gnn-repair {command.name}", " ".join([command.help or "", *helps])
+    for path in sorted((ROOT / "gnn_repair").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) else ""
+            if isinstance(text, str) and len(text.split()) > 2:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 
-@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_pages(page):
-    assert not _unused(re.sub(r"(?ms)^```python.*?^```", "", page.read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.ipynb")), ids=lambda p: p.stem)
-def test_tutorials(path):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    assert not [
-        word
-        for c in cells
-        if c["cell_type"] == "markdown"
-        for word in _unused("".join(c["source"]))
-    ]
+def test_no_word_is_said_that_is_no_longer_used():
+    found, some = [], re.compile("|".join(UNUSED), re.I)
+    for place, text in _texts():
+        if some.search(plain := FINE.sub(" ", text)):
+            words = [hint for pattern, hint in UNUSED.items() if re.search(pattern, plain, re.I)]
+            found.append(f"{place}: {some.search(plain)[0]} (write: {words})")
+    assert not found
 
 
 def test_the_documentation_is_short():
@@ -178,25 +181,3 @@ def test_the_documentation_is_short():
     for start in generated:
         texts = [text.partition(start)[0] for text in texts]
     assert sum(len(text.split()) for text in texts) < 25_000
-
-
-def test_commands():
-    def check(command, name):
-        texts = [command.help or "", *(getattr(p, "help", None) or "" for p in command.params)]
-        found = {name: words} if (words := _unused(" ".join(texts))) else {}
-        for child in getattr(command, "commands", {}).values():
-            found |= check(child, f"{name} {child.name}")
-        return found
-
-    assert not check(get_command(app), "gnn-repair")
-
-
-def test_docstrings_and_messages_of_the_package():
-    """Every sentence among the strings of the code."""
-    found = {}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            text = node.value if isinstance(node, ast.Constant) else ""
-            if isinstance(text, str) and len(text.split()) > 2 and (words := _unused(text)):
-                found[f"{path.relative_to(ROOT)}:{node.lineno}"] = words
-    assert not found

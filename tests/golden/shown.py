@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from torch_geometric.data import Batch
 
 import gnn_repair as gr
-from gnn_repair.reporting import figures, payload, plots
+from gnn_repair.reporting import figures, payload, plots, writing
 from gnn_repair.reporting.payload import Beside
 from gnn_repair.reporting.writing import PageContext, report_results
 from gnn_repair.study import PAPER, TABLES, Run, Store, override, read_results
@@ -159,10 +159,32 @@ def _affine_page(path: Path, **options: Any) -> None:
 
 
 def _sampled_page(path: Path) -> None:
-    exposure, y = report_worlds.make_exposure(SENT, groups=2)
+    """Of more classes than are drawn."""
+    exposure, y = report_worlds.make_exposure(SENT, 45, groups=2)
     repairs = {"reweighting": report_worlds.Tilted(), "set_translation": report_worlds.Moved()}
-    with patch.object(payload, "EXPLORED_BYTES", 12_000):
+    with patch.object(payload, "EXPLORED_BYTES", 60_000):
         gr.report(exposure, y, path, repairs=repairs)
+
+
+def _gaps_page(path: Path, nonlinear: bool) -> None:
+    """Answers that are missing or undecided and ties, of right nodes and of wrong ones alike."""
+    exposure, y = behind_a_head() if nonlinear else report_worlds.make_exposure(groups=2)
+    if not nonlinear:  # logits of thousands
+        names = ("contributions", "fixed_logits", "frozen_logits")
+        exposure = replace(exposure, **{n: 1e3 * getattr(exposure, n) for n in names})
+    else:  # half of the nodes are right
+        y = torch.where(torch.arange(24) % 4 == 0, exposure.frozen_logits[0].argmax(1), y)
+    held = gr.reporting.gather(exposure, y, all_classes=True)
+    place, changes = np.arange(len(held.nodes)), held.classes
+    margin = np.select([place % 5 == 1, place % 7 == 3], [np.nan, 5e-8], held.margin)
+    assert changes is not None
+    share = np.where(place[:, None] % 4 == 1, np.nan, changes.share)
+    decided = changes.decided & (place[:, None] % 6 != 2) & (place[:, None] + np.arange(4) != 8)
+    classes = replace(changes, share=share, decided=decided)
+    head = held.head and replace(held.head, verdict=place % 3)
+    torn = replace(held, margin=margin, classes=classes, head=head)
+    with patch.object(writing, "gather", lambda *_, **__: torn):
+        gr.report(exposure, y, path)
 
 
 def _parts_page(path: Path) -> None:
@@ -172,8 +194,9 @@ def _parts_page(path: Path) -> None:
 
 
 def _two_classes(path: Path) -> None:
-    world = affine(2)
-    gr.report(**world, path=path, selection="odd ones", node_names=[f"v{i}" for i in range(40)])
+    names, own = [f"v{i}" for i in range(40)], [report_worlds.Moved(seed) for seed in range(4)]
+    repairs = {"mine": report_worlds.Tilted()} | {f"own {j}": one for j, one in enumerate(own)}
+    gr.report(**affine(2), path=path, selection="odd ones", node_names=names, repairs=repairs)
 
 
 @cache
@@ -234,7 +257,7 @@ def _extreme_page(path: Path, kind: str) -> None:
     options: dict[str, Any] = {
         "one": {"nodes": (said != y).nonzero().view(-1)[:1]},
         "right": {"y": said, "node_names": [f"=a{i}" for i in range(40)]},
-        "spoilt": {"repairs": {"mine": spoilt}, "class_names": ['a "b" "c"', "+d", "e,f", "g"]},
+        "spoilt": {"repairs": {"mine": spoilt}, "class_names": ['a "b" "c"', "+d", "@e,f", "-g"]},
     }
     gr.report(path=path, **{"exposure": exposure, "y": y, **options[kind]})
 
@@ -244,6 +267,7 @@ PAGES: dict[str, Callable[[Path], Any]] = {
     "affine": _affine_page, "sampled": _sampled_page, "parts": _parts_page,
     "two classes": _two_classes, "head": _head_page, "graphs": _graph_page,
     "types": _typed_page, "ladder": _ladder_page,
+    "gaps": partial(_gaps_page, nonlinear=False), "gaps, head": partial(_gaps_page, nonlinear=True),
     "study": lambda path: report_results(results(), path, title="A <study>"),
 }  # fmt: skip
 

@@ -1,12 +1,7 @@
-"""What a report collects, against independent computations, and what its page holds of it."""
+"""What a report collects, against independent computations."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import re
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
-from typer.testing import CliRunner
+from torch import nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GATConv, GCNConv, global_mean_pool
 
 import gnn_repair as gr
-from gnn_repair.cli import app
-from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.metrics import summarise
@@ -27,12 +23,12 @@ from gnn_repair.repair.baselines import KeptPrediction
 from gnn_repair.repair.folds import FittedCrossFit
 from gnn_repair.reporting import gather, report
 from gnn_repair.reporting.evidence import best_on
-from gnn_repair.reporting.payload import PageServer, needs_server, parts_folder
-from tests.helpers.report.browser import missing
-from tests.helpers.report.pages import decoded, payload_of
+from gnn_repair.reporting.figures import hull, plane_of
+from gnn_repair.reporting.payload import run_payload
+from tests.helpers.report.pages import payload_of
 from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
-# What a report collects, against independent computations.
+# Margins, witnesses, and the smallest change.
 
 
 def best_margin(exposure, member: int, node: int, c: int) -> float:
@@ -71,7 +67,7 @@ def test_margins_and_witnesses_are_those_of_an_independent_solver(groups):
         assert own - np.delete(logits, y[node]).max() == pytest.approx(expected[i], abs=1e-8)
 
 
-def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others():
+def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others(monkeypatch):
     exposure, y = make_exposure(groups=2)
     nodes = torch.arange(5, 25)
     found = reach(exposure, y, nodes)
@@ -86,6 +82,9 @@ def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others():
         for name in ("reachable", "share", "chance"):
             expected = getattr(own.classes, name)[rows]
             np.testing.assert_allclose(getattr(given.classes, name), expected, atol=1e-9)
+    for name in ("reach", "least_changes", "solve"):
+        monkeypatch.setattr(f"gnn_repair.reporting.evidence.{name}", None)
+    gather(exposure, y, nodes, all_classes=True, answers=(found, found.changes))
 
 
 def test_a_node_without_an_answer_has_no_margin_and_no_rivals(monkeypatch):
@@ -101,25 +100,14 @@ def test_a_node_without_an_answer_has_no_margin_and_no_rivals(monkeypatch):
     assert evidence.reach.nodes == 39
 
 
-# The smallest change and the other classes: what a page holds of them, and the words it uses.
-
-needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
-
-
-def run_of(path) -> dict:
-    return payload_of(path)["run"]
-
-
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world():
     exposure, y = make_exposure(groups=2, nodes=60)
-    path = tmp_path_factory.mktemp("changes") / "r.html"
-    report(exposure, y, path, repairs={"reweighting": Tilted(), "set_translation": Moved()})
-    return exposure, y, gather(exposure, y, all_classes=True), path
+    return exposure, y, gather(exposure, y, all_classes=True)
 
 
 def test_every_class_is_asked_and_the_smallest_change_is_admissible_and_wins(world):
-    exposure, y, evidence, _ = world
+    exposure, y, evidence = world
     found, wrong = evidence.classes, ~evidence.right
     solved = gr.solve(exposure, "all")
     reachable = (solved.margin > 1e-7).reshape(-1, 4)[evidence.nodes]
@@ -149,16 +137,8 @@ def test_every_class_is_asked_and_the_smallest_change_is_admissible_and_wins(wor
     assert np.isnan(found.share[evidence.right]).all()
 
 
-def test_answers_that_are_known_are_not_asked_for_again(world, tmp_path, monkeypatch):
-    exposure, y, *_ = world
-    found = gr.diagnose(exposure, y=y)
-    monkeypatch.setattr("gnn_repair.reporting.evidence.reach", lambda *_: pytest.fail("asked"))
-    monkeypatch.setattr("gnn_repair.reporting.evidence.least_changes", lambda *_: pytest.fail("x"))
-    assert run_of(found.report(tmp_path / "r.html"))["chance_summary"] is not None
-
-
 def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
-    exposure, y, whole, _ = world
+    exposure, y, whole = world
     monkeypatch.setattr("gnn_repair.reporting.evidence.MOST_CHANGES", 12)
     some = gather(exposure, y, all_classes=True).classes
     asked = ~np.isnan(some.share).all(1)
@@ -167,35 +147,21 @@ def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
     np.testing.assert_array_equal(some.chance, whole.classes.chance)
 
 
-def told(browser, node: int) -> tuple[str, str, list[str]]:
-    browser.show(f"#node={node}")
-    chips = browser.run(
-        "return [...document.querySelectorAll('.chip')].map(chip => chip.textContent)"
-    )
-    panel = browser.text("#certificate").replace("−", "-")
-    return browser.text("#certificate .headline"), panel, chips
+# Members, repairs, and the best of them.
 
 
-@needs_browser
-def test_a_what_if_keeps_the_plane_in_sight_and_the_table_follows(browser, world):
-    *_, path = world
-    browser.open(path, "#node=2")  # terms from everybody
-    before = browser.text("#terms [data-row=total]")
-    browser.run("document.getElementById('terms-panel').scrollIntoView()")
-    assert not browser.run("return document.querySelector('#plane.floating')")
-    browser.choose("#terms input[type=range]", "0.9")
-    browser.until("document.querySelector('#plane.floating') !== null")
-    assert browser.run("return document.getElementById('weighting').value") == "what_if"
-    total = browser.text("#terms [data-row=total]")
-    assert total != before
-    inside = browser.run(
-        "const box = document.getElementById('plane').getBoundingClientRect();"
-        "return box.bottom <= innerHeight && box.right <= innerWidth && box.width > 200"
-    )
-    assert inside
-    browser.run("window.scrollTo(0, 0)")
-    browser.until("document.querySelector('#plane.floating') === null")
-    assert browser.messages() == []
+def test_a_member_of_a_stack_is_gathered_as_it_would_be_alone():
+    """Its own column of the mask, its own answers of every kind of repair."""
+    exposure, y = make_exposure(members=3, groups=2)
+    mask = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) < 0.5
+    kinds = {"reweighting": Tilted(), "set_translation": Moved(), "mine": torch.rand(40, 4)}
+    for member in range(3):
+        found = gather(exposure, y, mask, member=member, repairs=kinds)
+        alone = gather(exposure.member(member), y, mask[:, member], repairs=kinds)
+        for name in ("nodes", "frozen_logits", "margin", "witness", "degree"):
+            np.testing.assert_allclose(getattr(found, name), getattr(alone, name), err_msg=name)
+        for one, other in zip(found.corrections, alone.corrections, strict=True):
+            np.testing.assert_allclose(one.logits, other.logits, err_msg=one.name)
 
 
 class Folded:
@@ -214,180 +180,17 @@ def test_the_best_repair_is_chosen_on_validation_nodes(tmp_path):
     right = 9.0 * torch.nn.functional.one_hot(y, 4)
     there, here = frozen.clone(), frozen.clone()
     there[val], here[test] = right[val], right[test]
-    repairs = {"there": there, "here": here, "same": 2 * frozen}
-    options = {"nodes": test, "repairs": repairs}
-    best = run_of(report(exposure, y, tmp_path / "a.html", val=val, **options))["best"]
-    assert best == {"key": "there", "nodes": 20}
-    poor = {"nodes": test, "repairs": {"same": 2 * frozen}}
-    assert run_of(report(exposure, y, tmp_path / "b.html", val=val, **poor))["best"]["key"] is None
-    assert run_of(report(exposure, y, tmp_path / "c.html", **options))["best"] is None
-    pair, y = make_exposure(members=2)
+
+    def best(repairs, told=(exposure, y), **options):
+        page = report(*told, tmp_path / "r.html", nodes=test, repairs=repairs, **options)
+        return payload_of(page)["run"]["best"]
+
+    repairs = {"here": here, "same": 2 * frozen, "there": there}
+    assert best(repairs, val=val) == {"key": "there", "nodes": 20}
+    assert best(repairs) is None and best({"same": 2 * frozen}, val=val)["key"] is None
     for member, key in ((0, None), (1, "folded")):  # each member by its own held-out nodes
-        told = {"member": member, "repairs": {"folded": Folded()}}
-        page = report(pair, y, tmp_path / "d.html", nodes=test, val=val, **told)
-        assert run_of(page)["best"]["key"] == key
-
-
-@needs_browser
-def test_what_changes_no_prediction_is_in_no_chart_of_predictions(browser, tmp_path):
-    exposure, y = make_exposure()
-    repairs = {"cooler": 0.5 * exposure.frozen_logits[0], "set_translation": Moved()}
-    browser.open(report(exposure, y, tmp_path / "r.html", repairs=repairs))
-    browser.unfold()
-    for title in ("What each repair did", "Accuracy"):
-        drawn = browser.text(f".chart[aria-label='{title}'] svg")
-        assert "Set translation" in drawn and "cooler" not in drawn
-    assert "cooler changes no prediction" in browser.text("#charts")
-
-
-# Large pages: terms in files beside the page, served to this machine alone.
-
-REPAIRS = {"reweighting": Tilted(), "set_translation": Moved()}
-
-
-@pytest.fixture(scope="module")
-def world_parts(tmp_path_factory):
-    exposure, y = make_exposure(groups=2, nodes=60)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gnn_repair.reporting.payload.PART_BYTES", 900)
-        path = tmp_path_factory.mktemp("parts") / "big page.html"
-        report(exposure, y, path, repairs=REPAIRS, single_file=False)
-    whole = report(exposure, y, path.with_name("whole.html"), repairs=REPAIRS)
-    return path, whole, gather(exposure, y, repairs=REPAIRS)
-
-
-@contextmanager
-def served(path):
-    with PageServer(path) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def test_the_parts_together_are_the_whole(world_parts):
-    path, whole, evidence = world_parts
-    split, one = payload_of(path), payload_of(whole)
-    assert "parts" not in one and not needs_server(whole)
-    assert needs_server(path)
-    edges, digest = split["parts"]["edges"], split["parts"]["digest"]
-    assert edges[0] == 0 and edges[-1] == len(evidence.nodes) and len(edges) > 4
-    folder = parts_folder(path)
-    names = [f"{digest}-{k}.json" for k in range(len(edges) - 1)]
-    pieces = [json.loads((folder / name).read_text()) for name in names]
-    for name in ("rows", "coefficients", "repair_0_coefficients"):
-        assert name not in split["arrays"]
-        joined = np.concatenate([decoded(piece[name]) for piece in pieces])
-        np.testing.assert_array_equal(joined, decoded(one["arrays"][name]))
-    table = json.loads((folder / f"{digest}-table.json").read_text())
-    assert table["contributions"] == one["arrays"]["contributions"]
-    starts = evidence.starts
-    for k, piece in enumerate(pieces):
-        assert len(decoded(piece["rows"])) == starts[edges[k + 1]] - starts[edges[k]]
-    assert "connect-src 'self'" in path.read_text() and "connect-src" not in whole.read_text()
-
-
-def test_size_decides_and_old_parts_go(tmp_path, monkeypatch):
-    exposure, y = make_exposure()
-    path, folder = tmp_path / "r.html", tmp_path / "r.parts"
-    monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 1000)
-    report(exposure, y, path, single_file=None)
-    first = {file.name for file in folder.iterdir()}
-    assert len(first) == 2
-    (folder / "mine.txt").write_text("not a part")
-    other, labels = make_exposure(seed=9)
-    report(other, labels, path, single_file=None)
-    second = {file.name for file in folder.iterdir()}
-    assert "mine.txt" in second and not first & second and len(second) == 3
-    (folder / "mine.txt").unlink()
-    monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 10**9)
-    report(exposure, y, path, single_file=None)
-    assert not folder.exists()
-    monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 1000)
-    report(exposure, y, path)
-    assert not folder.exists()
-    with pytest.raises(InputError, match="give True, False or None"):
-        report(exposure, y, path, single_file=3)
-
-
-def ask(server, path: str, host: str | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-    connection.putrequest("GET", path, skip_host=True)
-    connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
-    connection.endheaders()
-    answer = connection.getresponse()
-    return answer.status, answer.read()
-
-
-def test_the_server_knows_the_page_and_its_parts_only(world_parts, tmp_path):
-    path, _, _ = world_parts
-    (path.parent / "secret.json").write_text("{}")
-    (parts_folder(path) / "secret.json").write_text("{}")
-    name = f"{payload_of(path)['parts']['digest']}-0.json"
-    with served(path) as server:
-        assert server.server_address[0] == "127.0.0.1"
-        assert ask(server, "/") == (200, path.read_bytes())
-        assert ask(server, "/big%20page.html")[0] == 200
-        assert ask(server, f"/big%20page.parts/{name}")[0] == 200
-        for other in (
-            "/secret.json", "/big%20page.parts/secret.json", "/whole.html", "/../whole.html",
-            f"/big%20page.parts/../{name}", f"/big%20page.parts/%2e%2e/{name}", "//etc/passwd",
-            f"/big%20page.parts/{'0' * 12}-0.json",
-        ):  # fmt: skip
-            assert ask(server, other)[0] == 404, other
-        assert ask(server, "/", "evil.example:80")[0] == 404
-    with pytest.raises(InputError, match="is no file; name a page"):
-        PageServer(tmp_path / "nothing.html")
-
-
-@needs_browser
-def test_a_browser_reads_parts_on_demand(browser, world_parts):
-    path, whole, evidence = world_parts
-    read = (
-        "return [document.querySelector('#certificate').textContent,"
-        " document.querySelector('#terms').textContent,"
-        " document.querySelector('#plane .hull').getAttribute('points')]"
-    )
-    expected = {}
-    for i in (0, 20, 59):
-        browser.open(whole, f"#node={evidence.nodes[i]}")
-        expected[i] = browser.run(read)
-    with served(path) as server:
-        browser.resize(1360)
-        browser.driver.get("about:blank")
-        browser.requests()
-        for i in (0, 20, 59, 0):
-            browser.driver.get(f"{server.address}#node={evidence.nodes[i]}")
-            browser.until(
-                "document.querySelector('#node-head h2')?.textContent === arguments[0]",
-                f"Node {evidence.nodes[i]}",
-            )
-            assert browser.run(read) == expected[i]
-        asked = [url for url in browser.requests() if "parts" in url]
-        assert all(url.startswith(server.address) for url in asked)
-        assert 4 <= len(asked) < 10  # the table once, then one part a range
-        assert browser.messages() == []
-    browser.open(path, f"#node={evidence.nodes[0]}")  # as a file
-    browser.until("document.getElementById('notice-text').textContent.includes('gnn-repair view')")
-    browser.messages()
-
-
-def test_view_opens_a_page_or_writes_that_of_a_store(world_parts, tmp_path, monkeypatch):
-    path, whole, _ = world_parts
-    opened = []
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
-    run = CliRunner().invoke(app, ["view", str(whole)])
-    assert run.exit_code == 0 and opened == [whole.resolve().as_uri()]
-    run = CliRunner().invoke(app, ["view", str(whole), "--no-browser"])
-    assert run.output.strip() == whole.resolve().as_uri() and len(opened) == 1
-    served_at = []
-    monkeypatch.setattr(PageServer, "serve_forever", lambda self: served_at.append(self.address))
-    run = CliRunner().invoke(app, ["view", str(path)])
-    assert run.exit_code == 0 and opened[1] == served_at[0]
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", served_at[0])
-    with pytest.raises(InputError, match="is no file"):
-        CliRunner().invoke(app, ["view", str(tmp_path / "x.html")], catch_exceptions=False)
+        found = best({"folded": Folded()}, make_exposure(members=2), member=member, val=val)
+        assert found["key"] == key
 
 
 def test_what_learned_from_validation_labels_is_not_chosen_by_them():
@@ -401,34 +204,128 @@ def test_what_learned_from_validation_labels_is_not_chosen_by_them():
         assert best_on({"mine": object.__new__(kind)}, exposure, y, val, 0) is None
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):
-    path = tmp_path / "r.html"
+# Other kinds of models: behind a nonlinear head, and of graphs.
 
-    def files():
-        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-
-    report(*make_exposure(), path, single_file=False)
-    before = files()
-    assert len(before) > 2
-
-    def full(content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gnn_repair.reporting.writing.build_page", full)
-    with pytest.raises(ResourceError, match="No space left"):
-        report(*make_exposure(seed=9), path, single_file=False)
-    assert before.items() <= files().items()
+CLASSES, NODES = 4, 36
 
 
-def test_a_member_of_a_stack_is_gathered_as_it_would_be_alone():
-    """Its own column of the mask, its own answers of every kind of repair."""
-    exposure, y = make_exposure(members=3, groups=2)
-    mask = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) < 0.5
-    kinds = {"reweighting": Tilted(), "set_translation": Moved(), "mine": torch.rand(40, 4)}
-    for member in range(3):
-        found = gather(exposure, y, mask, member=member, repairs=kinds)
-        alone = gather(exposure.member(member), y, mask[:, member], repairs=kinds)
-        for name in ("nodes", "frozen_logits", "margin", "witness", "degree"):
-            np.testing.assert_allclose(getattr(found, name), getattr(alone, name), err_msg=name)
-        for one, other in zip(found.corrections, alone.corrections, strict=True):
-            np.testing.assert_allclose(one.logits, other.logits, err_msg=one.name)
+class Headed(nn.Module):
+    """A convolution of two heads or none, an activation, a linear head."""
+
+    def __init__(self, heads: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = GCNConv(6, 12)
+        self.last = GATConv(12, 6, heads=2) if heads else GCNConv(12, 12)
+        self.activation = nn.ReLU() if heads else nn.Softplus(threshold=19)
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, x, edge_index):
+        x = self.first(x, edge_index).relu()
+        return self.head(self.activation(self.last(x, edge_index)))
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_gathered_logits_are_those_of_the_model_really_run(heads):
+    torch.manual_seed(0)
+    y, ends = torch.randint(0, CLASSES, (NODES,)), torch.randint(0, NODES, (2, 3 * NODES))
+    ends = torch.cat([ends, ends.flip(0)], 1).unique(dim=1)
+    x = torch.randn(NODES, 6) + nn.functional.one_hot(y, 6)
+    exposure = gr.expose(Headed(heads), Data(x=x, edge_index=ends, y=y))
+    solution, evidence = solve(exposure, y), gather(exposure, y)
+    behind = evidence.head
+    counts = {word: int((solution.verdict == word).sum()) for word in ("can", "cannot")}
+    assert int(behind.proved.sum()) == counts["can"]
+    assert int((behind.decided & ~behind.proved).sum()) == counts["cannot"]
+    assert heads != (~behind.decided).any()
+    run = exposure.replay(solution.dense(exposure)[0]).double().detach().numpy()
+    np.testing.assert_allclose(behind.oracle_logits, run[evidence.nodes], rtol=1e-5, atol=1e-5)
+    # Every message alone in its group, for a few nodes: the model itself, run that way.
+    part = exposure.restrict(torch.from_numpy(evidence.nodes))
+    ends, alpha = part.segments.tolist(), part.coefficients[0].double()
+    for slot in range(0, len(ends) - 1, 7):
+        for term in range(ends[slot], ends[slot + 1]):
+            lam = alpha.clone()
+            lam[ends[slot] : ends[slot + 1]] = 0.0
+            lam[term] = alpha[ends[slot] : ends[slot + 1]].sum()
+            node = evidence.nodes[slot // exposure.num_groups]
+            said = part.replay(lam)[node].double().detach().numpy()
+            np.testing.assert_allclose(behind.alone_logits[term], said, rtol=1e-5, atol=1e-5)
+    assert hull(evidence, 0, plane_of(evidence, 0)).shape == (0, 2)
+    proved = reach(exposure, y).members[0].true_class
+    assert (evidence.reach.reachable, evidence.reach.nodes) == (proved.hits, proved.total)
+
+
+class Plain(nn.Module):
+    """Nodes say their features, after a ReLU where it is asked for."""
+
+    def __init__(self, nonlinear: bool) -> None:
+        super().__init__()
+        self.nonlinear, self.say = nonlinear, nn.Linear(3, 3, bias=False)
+        self.say.weight.data.copy_(torch.eye(3))
+
+    def forward(self, x, edge_index, batch):
+        pooled = global_mean_pool(x, batch)
+        return self.say(pooled.relu() if self.nonlinear else pooled)
+
+
+@pytest.mark.parametrize("nonlinear", [False, True])
+def test_graphs_and_their_nodes_are_one_numbered_set(nonlinear):
+    """Rings in which node 2 alone is for class 0 and all others for class 1."""
+    data, starts = [], [0, 5, 11, 18, 26]
+    for size in np.diff(starts).tolist():
+        x = torch.tensor([[0.0, 1.0, 0.0]]).repeat(size, 1)
+        x[2] = torch.tensor([2.0, 0.0, 0.5])
+        around = torch.stack([torch.arange(size), (torch.arange(size) + 1) % size])
+        both = torch.cat([around, around.flip(0)], 1)
+        data.append(Data(x=x, edge_index=both, y=torch.tensor([0])))
+    batch = Batch.from_data_list(data)
+    exposure, edges = gr.expose(Plain(nonlinear), data), batch.edge_index
+    evidence = gather(exposure, batch.y, torch.tensor([1, 3]), edge_index=edges)
+    assert sorted(evidence.nodes.tolist()) == [1, 3]
+    assert evidence.labels.tolist() == [0] * 4 + [-1] * batch.num_nodes
+    # A node alone gives its graph the class that it is for; nodes of other graphs are not shown.
+    for graph in (1, 3):
+        votes = evidence.predictions[4 + starts[graph] : 4 + starts[graph + 1]]
+        assert votes.tolist() == [1, 1, 0] + [1] * (starts[graph + 1] - starts[graph] - 3)
+    ends = {tuple(pair) for pair in evidence.edges.T.tolist()}
+    wanted = {(4 + 5 + a, 4 + 5 + b) for a, b in ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5))}
+    assert {pair for pair in ends if pair[0] < 4 + 11} == wanted
+    owner = np.repeat(evidence.nodes, np.diff(evidence.starts))
+    used = evidence.sources[evidence.rows][evidence.witness > 1e-7] - 4
+    assert (used - np.array(starts)[owner[evidence.witness > 1e-7]]).tolist() == [2, 2]
+    words, arrays = run_payload(evidence, node_names=["a", "b", "c", "d"])
+    assert words["names"] == ["a", "b", "c", "d"] and "graph_starts" in arrays
+    for ends, named in (([[0], [7]], "different graphs"), ([[0], [26]], "26")):
+        with pytest.raises(InputError, match=named):
+            gather(exposure, batch.y, edge_index=torch.tensor(ends))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_permuted_nodes_and_classes_permute_the_page_s_data(groups):
+    """Nothing on a page depends on the order in which a graph numbers nodes and classes."""
+    exposure, y = make_exposure(groups=groups)
+    generator = torch.Generator().manual_seed(1)
+    new, named = (torch.randperm(size, generator=generator) for size in (40, 4))  # old to new
+    back, old_class = new.argsort(), named.argsort()
+    turned = exposure.restrict(back)  # recipients in the order of their new numbers
+    turned = replace(
+        turned,
+        recipients=torch.arange(40),
+        sources=new[turned.sources.long()].to(turned.sources.dtype),
+        contributions=turned.contributions[:, :, old_class],
+        fixed_logits=turned.fixed_logits[:, back][:, :, old_class],
+        frozen_logits=turned.frozen_logits[:, back][:, :, old_class],
+        state=turned.state[:, back],
+    )
+    before = gather(exposure, y, all_classes=True)
+    after = gather(turned, named[y[back]], all_classes=True)
+    place = {int(node): i for i, node in enumerate(after.nodes)}
+    rows = [place[int(new[node])] for node in before.nodes]
+    plain, moved = (run_payload(one)[1] for one in (before, after))
+    for name in ("margins", "degree", "homophily", "support", "chance", "asked"):
+        np.testing.assert_allclose(moved[name][rows], plain[name], atol=1e-6, err_msg=name)
+    for name in ("frozen_logits", "fixed_logits"):
+        np.testing.assert_allclose(moved[name][rows][:, named], plain[name], atol=1e-5)
+    np.testing.assert_allclose(after.classes.share[rows][:, named], before.classes.share, atol=1e-6)
+    np.testing.assert_array_equal(moved["predictions"][new], named[plain["predictions"].tolist()])

@@ -1,7 +1,8 @@
-"""Pages of runs and stores: what they hold, and the commands that write them."""
+"""What is written: one file, or terms beside it and a server of them; pages of stored runs."""
 
 from __future__ import annotations
 
+import http.client
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,20 +15,20 @@ from torch_geometric.data import Data
 from typer.testing import CliRunner
 
 from gnn_repair.cli import app
-from gnn_repair.errors import InputError
-from gnn_repair.reporting import report, report_results, report_run, writing
-from gnn_repair.reporting.payload import needs_server
+from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.reporting import gather, report, report_results, writing
+from gnn_repair.reporting.payload import PageServer, needs_server
 from gnn_repair.reporting.writing import SCRIPTS
 from gnn_repair.results.protocol import PAPER, override
-from gnn_repair.results.records import RunRecord
 from gnn_repair.results.store import Store
-from gnn_repair.study import read_results, run_study
+from gnn_repair.study import run_study
 from gnn_repair.study.case import rerun, stack_of
+from tests.helpers.report.browser import served
 from tests.helpers.report.pages import arrays_of, payload_of
 from tests.helpers.report.report_worlds import Moved, make_exposure
 from tools import lint_page
 
-# The page's data: exact, small, and harmless inside a script block.
+# One file, harmless inside a script block; or none at all.
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
 
@@ -42,101 +43,153 @@ def test_the_page_is_one_file_with_nothing_outside(tmp_path):
     assert "<title>&lt;img src=x onerror=alert(1)&gt;@@STYLE@@</title>" in page
     assert page.count("<script") == page.count("</script>") == 2
     outside = re.findall(r"https?://[^\"'\s)]+", page)
-    assert set(outside) == {"http://www.w3.org/2000/svg"}
+    assert set(outside) == {"http://www.w3.org/2000/svg"} and "connect-src" not in page
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
     assert [p.name for p in path.parent.iterdir()] == ["r.html"]
 
 
-def test_results_without_accuracies_are_refused(tmp_path):
-
-    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
-    empty = pd.DataFrame(columns=columns)
-    with pytest.raises(InputError, match="no test accuracy"):
-        report_results(empty, tmp_path / "r.html")
+def bad(value: float) -> torch.Tensor:
+    logits = torch.rand(40, 4)
+    logits[3, 1] = value
+    return logits
 
 
-# Cases as the overview shows them, and the command that writes them.
-
-TINY = override(
-    PAPER,
+@pytest.mark.parametrize(
+    ("named", "options"),
     [
-        "backbones.hidden=8",
-        "backbones.short.epochs=6",
-        "repairs.hidden=8",
-        "repairs.reweighting.epochs=2",
-        "repairs.set_translation.epochs=2",
+        *((repr(n), {"repairs": {n: Moved()}}) for n in ("frozen", "oracle", "what-if", "unit")),
+        (r"'mine' at node 3 hold nan", {"repairs": {"mine": bad(float("nan"))}}),
+        (r"'mine' at node 3 hold -inf", {"repairs": {"mine": bad(float("-inf"))}}),
+        (r"mine reach 1\.0e\+38", {"repairs": {"mine": bad(1e38)}}),
+        ("give True, False or None", {"single_file": 3}),
+        ("labels", {"outputs": "labels", "y": torch.ones(40, 4, dtype=torch.bool)}),
+        (r"beside\['x'\] has other labels", {"beside": "turned"}),
+        (r"beside\['x'\] is 3", {"beside": {"x": 3}}),
+        ("give a mapping", {"beside": [3]}),
+        ("split", {"split": -1}),
+        ("title", {"title": 3}),
     ],
 )
+def test_what_cannot_be_shown_is_refused_and_leaves_no_file(tmp_path, named, options):
+    exposure, y = make_exposure()
+    told = {"exposure": exposure, "y": y, "path": tmp_path / "r.html", **options}
+    told["exposure"] = replace(exposure, outputs=told.pop("outputs", "classes"))
+    if told.get("beside") == "turned":
+        evidence = gather(exposure, y)
+        told["beside"] = {"x": replace(evidence, labels=(evidence.labels + 1) % 4)}
+    with pytest.raises(InputError, match=named):
+        report(**told)
+    assert not list(tmp_path.iterdir())
 
 
-def record(dataset: str, backbone: str, split: int, frozen: float, reach: float) -> RunRecord:
-    return RunRecord(
-        protocol=TINY.digest,
-        dataset=dataset,
-        backbone=backbone,
-        split=split,
-        graph={},
-        frozen={"train": 1.0, "val": 0.9, "test": frozen},
-        oracle={"test": {"true_class_reach": reach, "error_reach": 0.5, "support": 1.5}},
-        methods={"reweighting": {"test": frozen + 0.01}},
-        environment={},
-    )
+def test_results_without_accuracies_are_refused(tmp_path):
+    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
+    for lacking in (columns[:3], columns):
+        with pytest.raises(InputError, match="results"):
+            report_results(pd.DataFrame(columns=lacking), tmp_path / "r.html")
 
 
-@pytest.fixture
-def store(tmp_path):
-    held = Store(tmp_path / "store")
-    held.begin(TINY)
-    for split, frozen in enumerate([0.5, 0.6, 0.7]):
-        held.put(record("cora", "gcn", split, frozen, 0.9))
-        held.put(record("builtin", "gcn", split, frozen - 0.1, 0.8))
-    return held.root
+# Large pages: terms in files beside the page, served to this machine alone.
 
 
-def test_the_stored_protocol_is_read_back(store, tmp_path):
-    assert Store(store).protocol() == TINY
-    with pytest.raises(InputError, match="holds no result of protocol"):
-        Store(store).protocol("0" * 12)
-    with pytest.raises(InputError, match="holds no result of protocol"):
-        Store(tmp_path / "nowhere").protocol()
-
-
-def test_a_store_of_several_cases_gives_the_overview(store, tmp_path):
-    out = tmp_path / "r.html"
-    run = CliRunner().invoke(app, ["report", "--store", str(store), "--out", str(out)])
-    assert run.exit_code == 0 and "overview alone" in run.output
-    found = payload_of(out)
-    assert found["run"] is None
-    cora = found["study"]["cases"][1]
-    assert cora["methods"][0]["values"] == pytest.approx([50, 60, 70])
-    assert cora["methods"][0]["paper"] == 88.1
-    with pytest.raises(InputError, match="figures show one case"):
-        CliRunner().invoke(
-            app, ["report", "--store", str(store), "--figures", "x"], catch_exceptions=False
+def test_terms_lie_beside_large_pages_alone_and_are_those_of_the_page(tmp_path, monkeypatch):
+    path, folder = tmp_path / "r.html", tmp_path / "r.parts"
+    for seed, (size, single) in enumerate(
+        [(10**9, False), (1000, None), (1000, None), (10**9, None), (1000, False), (1000, True)]
+    ):
+        parts = single is False or (single is None and size == 1000)
+        monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", size)
+        (tmp_path / "mine.txt").write_text("")
+        report(*make_exposure(seed=seed), path, repairs={"mine": Moved()}, single_file=single)
+        assert needs_server(path) is folder.exists() is parts
+        held = payload_of(path)
+        assert ("parts" in held) is parts and ("rows" in held["arrays"]) is not parts
+        assert ("connect-src 'self'" in path.read_text(encoding="utf-8")) is parts
+        told = {item.name for item in folder.iterdir()} if parts else set()
+        assert {name.split("-")[0] for name in told} == (
+            {held["parts"]["digest"]} if parts else set()
         )
+        assert {item.name for item in tmp_path.iterdir()} - {"r.parts"} == {"r.html", "mine.txt"}
+    report(*make_exposure(), path, single_file=False)
+    (folder / "mine.txt").write_text("")
+    report(*make_exposure(), path)
+    assert [item.name for item in folder.iterdir()] == ["mine.txt"]
 
 
-def test_a_named_case_is_run_again_with_the_stored_protocol(store, tmp_path):
-    out, figures = tmp_path / "r.html", tmp_path / "figures"
-    options = ["--store", str(store), "--out", str(out), "--figures", str(figures)]
-    options += ["--dataset", "builtin", "--methods", "reweighting,set_translation"]
-    options += ["--compare", "1"]
-    run = CliRunner().invoke(app, ["report", *options])
-    assert run.exit_code == 0, run.output
-    found = payload_of(out)
-    assert [r["kind"] for r in found["run"]["repairs"]] == ["coefficients", "shift"]
-    (other,) = found["beside"]
-    assert other["title"] == "split 1" and other["run"]["split"] == 1
-    assert found["run"]["split"] == 0 and found["run"]["selection"] == "test nodes"
-    assert "--dataset builtin --backbone gcn --split 0" in found["made"]["command"]
-    assert found["made"]["protocol"] == TINY.digest
-    assert found["study"]["cases"][found["study"]["shown"]]["dataset"] == "builtin"
-    assert found["study"]["cases"][0]["methods"][0]["values"] == pytest.approx([40, 50, 60])
-    assert out.stat().st_size < 8e6
-    assert len(list(figures.glob("*.svg"))) == 7
+def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):
+    path = tmp_path / "r.html"
+
+    def files():
+        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+    report(*make_exposure(), path, single_file=False)
+    before = files()
+    assert len(before) > 2
+
+    def full(content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gnn_repair.reporting.writing.build_page", full)
+    with pytest.raises(ResourceError, match="No space left"):
+        report(*make_exposure(seed=9), path, single_file=False)
+    assert before.items() <= files().items()
 
 
-# One model a page: what is shown is the stored run, number by number, or the page says so.
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A page with parts beside it, and a whole one."""
+    path = tmp_path_factory.mktemp("parts") / "big page.html"
+    report(*make_exposure(groups=2), path, single_file=False)
+    return path, report(*make_exposure(groups=2), path.with_name("whole.html"))
+
+
+def ask(server, path: str, host: str | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest("GET", path, skip_host=True)
+    connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+    connection.endheaders()
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_the_server_knows_the_page_and_its_parts_only(pages, tmp_path):
+    path, _ = pages
+    folder = path.with_suffix(".parts")
+    name = f"{payload_of(path)['parts']['digest']}-0.json"
+    for place in (path.parent, folder):
+        (place / "secret.json").write_text("{}")
+    with served(path) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        for fine in ("/", "/big%20page.html"):
+            assert ask(server, fine) == (200, path.read_bytes())
+        assert ask(server, f"/big%20page.parts/{name}") == (200, (folder / name).read_bytes())
+        for other in (
+            "/secret.json", "/big%20page.parts/secret.json", "/whole.html", "/../whole.html",
+            f"/big%20page.parts/../{name}", f"/big%20page.parts/%2e%2e/{name}", "//etc/passwd",
+            f"/big%20page.parts/{'0' * 12}-0.json", f"/{name}",
+        ):  # fmt: skip
+            assert ask(server, other)[0] == 404, other
+        assert ask(server, "/", "evil.example:80")[0] == 404
+    with pytest.raises(InputError, match=r"nothing\.html"):
+        PageServer(tmp_path / "nothing.html")
+
+
+def test_view_opens_a_page_and_serves_what_has_parts(pages, tmp_path, monkeypatch):
+    path, whole = pages
+    opened, served_at = [], []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(PageServer, "serve_forever", lambda self: served_at.append(self.address))
+    address = whole.resolve().as_uri()
+    assert CliRunner().invoke(app, ["view", str(whole)]).exit_code == 0 and opened == [address]
+    run = CliRunner().invoke(app, ["view", str(whole), "--no-browser"])
+    assert run.output.strip() == address and len(opened) == 1 and not served_at
+    assert CliRunner().invoke(app, ["view", str(path)]).exit_code == 0
+    assert opened[1:] == served_at and re.fullmatch(r"http://127\.0\.0\.1:\d+/", served_at[0])
+    with pytest.raises(InputError, match=r"x\.html"):
+        CliRunner().invoke(app, ["view", str(tmp_path / "x.html")], catch_exceptions=False)
+
+
+# One model per page: what is shown is the stored run, number by number, or the page says so.
 
 SMALL = override(
     PAPER,
@@ -165,26 +218,33 @@ def runs(tmp_path_factory):
     torch.set_num_threads(before)
 
 
-def test_the_run_is_made_again_in_its_stack_and_the_page_shows_its_numbers(runs, tmp_path):
-    run = rerun("builtin", "gcn", 1, source=runs, protocol=SMALL, methods=METHODS, device="cpu")
-    assert run.case.splits == SPLITS
-    stored = runs.get(SMALL.digest, run.case.runs[1])
-    assert run.record.stages.items() <= stored.stages.items()
-    for part in ("graph", "frozen", "stack", "members"):
-        assert getattr(run.record, part) == getattr(stored, part), part
-    for name, scores in run.record.methods.items():  # the store's say more of the shifts
-        assert scores.items() <= stored.methods[name].items(), name
-    assert run.provenance() == (
-        "split 1, trained with splits 0, 1, 3; the stored run, made again with the same accuracies"
-    )
-    page = report_run(run, tmp_path / "a.html", read_results(runs.root, SMALL.digest))
+def test_a_named_case_is_run_again_in_its_stack_and_shows_the_stored_numbers(runs, tmp_path):
+    page, figures = tmp_path / "r.html", tmp_path / "figures"
+    options = {
+        "store": runs.root, "out": page, "figures": figures, "dataset": "builtin", "compare": 3,
+        "split": 1, "methods": "reweighting,set_translation", "device": "cpu",
+    }  # fmt: skip
+    words = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    run = CliRunner().invoke(app, ["report", *words])
+    assert run.exit_code == 0, run.output
+    assert len(list(figures.glob("*.svg"))) == 7
     content, arrays = payload_of(page), arrays_of(page)
+    stored, records = (
+        runs.get(SMALL.digest, rerun_of(runs, 1).case.runs[1]),
+        [*runs.records(SMALL.digest)],
+    )
     assert "Split 1, trained with splits 0, 1, 3; the stored run" in content["subtitle"]
+    assert "--dataset builtin --backbone gcn --split 1" in content["made"]["command"]
+    assert content["made"]["protocol"] == SMALL.digest
+    assert content["run"]["split"] == 1 and content["run"]["selection"] == "test nodes"
+    (other,) = content["beside"]
+    assert other["title"] == "split 3" and other["run"]["split"] == 3
     nodes = arrays["nodes"]
     labels = arrays["labels"][nodes]
     right = arrays["predictions"][nodes] == labels
     assert right.mean() == stored.frozen["test"]
-    assert [item["key"] for item in content["run"]["repairs"]] == METHODS[1:]
+    kinds = [(item["key"], item["kind"]) for item in content["run"]["repairs"]]
+    assert kinds == [("reweighting", "coefficients"), ("set_translation", "shift")]
     for j, name in enumerate(METHODS[1:]):
         share = (arrays[f"repair_{j}_predictions"] == labels).mean()
         assert share == stored.methods[name]["test"], name
@@ -194,7 +254,6 @@ def test_the_run_is_made_again_in_its_stack_and_the_page_shows_its_numbers(runs,
     assert arrays["support"][reached].mean() == pytest.approx(oracle["test"]["support"], rel=1e-12)
     # The overview's cells are those of all records.
     case = content["study"]["cases"][content["study"]["shown"]]
-    records = list(runs.records(SMALL.digest))
     cells = {method["key"]: method["values"] for method in case["methods"]}
     assert cells.pop("frozen") == [100 * record.frozen["test"] for record in records]
     assert cells == {n: [100 * r.methods[n]["test"] for r in records] for n in METHODS[1:]}
@@ -202,47 +261,27 @@ def test_the_run_is_made_again_in_its_stack_and_the_page_shows_its_numbers(runs,
     assert case["reach"]["error_reach"] == reach
 
 
-def test_a_run_that_comes_out_differently_says_so(runs, tmp_path):
+def rerun_of(source, split):
+    return rerun("builtin", "gcn", split, source=source, protocol=SMALL, methods=[], device="cpu")
+
+
+def test_a_run_says_whether_it_is_the_stored_one(runs, tmp_path):
     copy = Store(tmp_path / "store")
     copy.begin(SMALL)
     for record in runs.records(SMALL.digest):
         record.frozen["test"] = 0.125
         copy.put(record)
-    run = rerun("builtin", "gcn", 0, source=copy, protocol=SMALL, methods=[], device="cpu")
-    assert not run.stored_models
-    said = run.provenance()
-    assert "made again for this page, where the frozen model is right about" in said
-    assert "(stored 12.5 %): the nodes are of this model" in said
-
-
-def test_without_a_store_it_is_made_for_the_page(runs):
-    run = rerun("builtin", "gcn", 2, source=runs, protocol=SMALL, methods=[], device="cpu")
-    assert run.case.splits == (2,)
-    assert run.provenance() == "split 2, trained alone; made for this page"
-
-
-def test_the_stack_of_earlier_records_is_found_where_it_can_be(runs):
+    for source, split, splits, said in (
+        (runs, 1, SPLITS, r"trained with splits 0, 1, 3; the stored run, .* same accuracies"),
+        (copy, 0, SPLITS, r"frozen model is right about .*\(stored 12\.5 %\): .* of this model"),
+        (runs, 2, (2,), "split 2, trained alone; made for this page"),
+    ):
+        run = rerun_of(source, split)
+        assert run.case.splits == splits
+        assert re.search(said, run.provenance())
     (first, *_) = runs.records(SMALL.digest)
-    assert stack_of(runs, replace(first, stack=[])) == (0, 1, 3)
-    assert stack_of(runs, replace(first, stack=[], members=2)) == (0,)
-    assert stack_of(runs, replace(first, stack=[], members=1)) == (0,)
-
-
-# The page's scripts are checked as one, and the check notices what is wrong.
-
-
-def test_every_script_is_part_of_the_page_and_none_has_a_long_line():
-    files = {path.name: path.read_text(encoding="utf-8") for path in lint_page.PAGE.glob("*.js")}
-    assert set(files) == set(SCRIPTS)
-    assert [name for name, text in files.items() if lint_page.long_lines(text)] == []
-    assert lint_page.long_lines("a" * 100 + "\n" + "γ" * 101) == [2]
-
-
-@pytest.mark.parametrize("fault", ["", "console.log(nothingOfThisName);"])
-def test_the_linter_passes_the_page_and_notices_a_fault(monkeypatch, fault, capfd):
-    whole = lint_page.joined_scripts()
-    monkeypatch.setattr(lint_page, "joined_scripts", lambda: f"{whole}\n{fault}\n")
-    assert lint_page.joined_is_sound() == (fault == "")
+    for changed, stack in (({}, SPLITS), ({"members": 2}, (0,)), ({"members": 1}, (0,))):
+        assert stack_of(runs, replace(first, stack=[], **changed)) == stack
 
 
 def test_a_run_beside_says_what_its_own_split_makes_of_each_node(monkeypatch):
@@ -261,21 +300,18 @@ def test_a_run_beside_says_what_its_own_split_makes_of_each_node(monkeypatch):
         assert found.split == other
 
 
-def test_a_page_that_is_one_file_again_has_none_beside_it(tmp_path):
-    exposure, y = make_exposure(groups=2)
-    path, folder = tmp_path / "r.html", tmp_path / "r.parts"
-    for parts in (True, True, False, True, False):
-        (tmp_path / "mine.txt").write_text("")
-        report(exposure, y, path, repairs={"mine": Moved()}, single_file=not parts)
-        assert needs_server(path) is folder.exists() is parts
-        held = payload_of(path)
-        assert ("parts" in held) is parts and ("rows" in held["arrays"]) is not parts
-        told = {item.name for item in folder.iterdir()} if parts else set()
-        assert {name.split("-")[0] for name in told} == (
-            {held["parts"]["digest"]} if parts else set()
-        )
-        assert {item.name for item in tmp_path.iterdir()} - {"r.parts"} == {"r.html", "mine.txt"}
-    report(exposure, y, path, single_file=False)
-    (folder / "mine.txt").write_text("")
-    report(exposure, y, path)
-    assert [item.name for item in folder.iterdir()] == ["mine.txt"]
+# The page's scripts are checked as one, and the check notices what is wrong.
+
+
+def test_every_script_is_part_of_the_page_and_none_has_a_long_line():
+    files = {path.name: path.read_text(encoding="utf-8") for path in lint_page.PAGE.glob("*.js")}
+    assert set(files) == set(SCRIPTS)
+    assert [name for name, text in files.items() if lint_page.long_lines(text)] == []
+    assert lint_page.long_lines("a" * 100 + "\n" + "γ" * 101) == [2]
+
+
+@pytest.mark.parametrize("fault", ["", "console.log(nothingOfThisName);"])
+def test_the_linter_passes_the_page_and_notices_a_fault(monkeypatch, fault, capfd):
+    whole = lint_page.joined_scripts()
+    monkeypatch.setattr(lint_page, "joined_scripts", lambda: f"{whole}\n{fault}\n")
+    assert lint_page.joined_is_sound() == (fault == "")

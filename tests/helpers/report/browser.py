@@ -6,10 +6,13 @@ import importlib.util
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from gnn_repair.reporting.payload import PageServer
 
 PHONE = 390
 DESKTOP = 1360
@@ -43,6 +46,17 @@ def open_browser() -> Iterator[Browser]:
         driver.quit()
 
 
+@contextmanager
+def served(page: Path) -> Iterator[PageServer]:
+    """A page whose terms lie beside it, on a server of its own."""
+    with PageServer(page) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
 class Browser:
     """What the tests do with a page."""
 
@@ -52,8 +66,6 @@ class Browser:
     def open(self, path: Path, fragment: str = "", width: int = DESKTOP) -> None:
         """Load a report anew at a width in pixels."""
         self.driver.get("about:blank")
-        self.messages()
-        self.requests()
         self.resize(width)
         self.driver.get(f"{path.as_uri()}{fragment}")
 
@@ -66,7 +78,7 @@ class Browser:
             fragment,
         )
 
-    def resize(self, width: int, height: int = 900) -> None:
+    def resize(self, width: int = DESKTOP, height: int = 900) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
@@ -101,6 +113,21 @@ class Browser:
     def text(self, selector: str) -> str:
         return self.run("return document.querySelector(arguments[0]).textContent", selector)
 
+    def texts(self, selector: str) -> list[str]:
+        return self.run(
+            "return [...document.querySelectorAll(arguments[0])].map(one => one.textContent)",
+            selector,
+        )
+
+    def click(self, selector: str, place: int = 0) -> None:
+        """Whether it is in sight or not."""
+        self.run(
+            "[...document.querySelectorAll(arguments[0])].at(arguments[1])"
+            ".dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+            selector,
+            place,
+        )
+
     def choose(self, selector: str, value: str) -> None:
         """Set a field as a person would, with its events."""
         self.run(
@@ -111,6 +138,15 @@ class Browser:
             value,
         )
 
+    @contextmanager
+    def medium(self, **features: str) -> Iterator[None]:
+        """Another kind of device for a while, such as ``media="print"``."""
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
     def press(self, *keys: str) -> None:
         from selenium.webdriver import ActionChains
         from selenium.webdriver.common.keys import Keys
@@ -118,10 +154,11 @@ class Browser:
         ActionChains(self.driver).send_keys(*[getattr(Keys, key) for key in keys]).perform()
 
     def selected(self) -> int:
-        """The node that the list shows as chosen."""
-        return int(
-            self.run("return document.querySelector('.row[aria-selected=true]').dataset.node")
-        )
+        """The node that is shown, which the list shows as chosen."""
+        listed = "return document.querySelector('.row[aria-selected=true]').dataset.node"
+        node = int(self.run(listed))
+        assert self.text("#node-head h2") == f"Node {node}"
+        return node
 
     def shown(self) -> int:
         """How many nodes the list holds."""

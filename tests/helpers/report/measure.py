@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import statistics
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from gnn_repair.reporting.payload import PageServer, needs_server
-from tests.helpers.report.browser import Browser, open_browser
+from tests.helpers.report.browser import open_browser, served
 
 STEPS = 80
 PAINT = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -30,27 +26,14 @@ setTimeout(step, 500);
 """
 
 
-@contextmanager
-def opened(browser: Browser, page: Path) -> Iterator[None]:
-    """The page in the browser: as a file, or served where its terms lie beside it."""
-    if not needs_server(page):
-        browser.open(page)
-        yield
-        return
-    with PageServer(page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser.resize(1360)
-        browser.driver.get(server.address)
-        yield
-        server.shutdown()
-
-
 def main(pages: list[str]) -> None:
     """Print first paint and the time of a node change, layout and drawing included."""
     with open_browser() as browser:
         for name in pages:
             page = Path(name).resolve()
-            with opened(browser, page):
+            with served(page) as server:
+                browser.resize()
+                browser.driver.get(server.address)
                 browser.run("return document.body.offsetHeight")
                 browser.driver.set_script_timeout(60)
                 times = sorted(browser.driver.execute_async_script(WALK, STEPS))

@@ -1,0 +1,259 @@
+"""How the page looks in a real browser: contrast, room, words that lie over others, odd names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gnn_repair.methods import METHODS
+from gnn_repair.reporting import PageContext, report
+from tests.golden import shown
+from tests.helpers.report.accessibility import axe_script, violations
+from tests.helpers.report.browser import DESKTOP, PHONE
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
+
+THEMES = {"light": 1, "dark": 2}
+"""Presses of the button."""
+
+
+def dress(browser, theme: str) -> None:
+    for _ in range(THEMES[theme]):
+        browser.click("#theme")
+
+
+@pytest.mark.skipif(
+    axe_script() is None,
+    reason="axe-core is not here: npm install --no-save axe-core, or name it in GNN_REPAIR_AXE",
+)
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("kind", ["affine", "head", "two classes"])
+def test_axe_finds_nothing_serious(browser, tmp_path, theme, kind):
+    shown.PAGES[kind](tmp_path / "r.html")
+    for fragment, width in (("", 1280), ("#nodes", PHONE), ("#nodes", 1280)):
+        browser.open(tmp_path / "r.html", fragment, width)
+        dress(browser, theme)
+        assert violations(browser, axe_script()) == []
+
+
+def luminance(colour: list[float]) -> float:
+    linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def channels(colour: str) -> list[float]:
+    return [float(v) / 255 for v in re.findall(r"[\d.]+", colour)[:3]]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_words_stand_out_from_what_is_behind_them(browser, demo, theme):
+    """Words in pictures, which checkers skip: against the panel and against tinted regions."""
+    path, evidence = demo
+    for fragment in ("", f"#node={evidence.nodes[0]}"):
+        browser.open(path, fragment)
+        dress(browser, theme)
+        panel, regions, texts = browser.run(
+            "const panel = getComputedStyle(document.querySelector('.panel')).backgroundColor;"
+            "const region = [...document.querySelectorAll('#plane .region')].map(r => {"
+            "  const style = getComputedStyle(r); return [style.fill, style.fillOpacity]; });"
+            "return [panel, region, [...document.querySelectorAll('svg text')].map(t =>"
+            " [t.textContent, getComputedStyle(t).fill, Boolean(t.closest('#plane'))])]"
+        )
+        panel = channels(panel)
+        colours = "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0])"
+        for j, method in enumerate(METHODS.values()):
+            own = method.look.colour if theme == "light" else method.look.dark
+            assert browser.run(colours, f"--method-{j}") == own
+        assert (luminance(panel) > 0.5) is (theme == "light") and len(texts) > 20
+        behind = [
+            [
+                (1 - float(share)) * g + float(share) * t
+                for g, t in zip(panel, channels(tint), strict=True)
+            ]
+            for tint, share in regions
+        ]
+        for text, colour, inside in texts:
+            for ground in [panel, *(behind if inside else [])]:
+                dark, light = sorted((luminance(channels(colour)), luminance(ground)))
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, colour, ground)
+
+
+# Names of every kind: long ones, names that are hard to tell apart, names that the page's language
+# or the page itself uses for something else.
+
+TURNED = "\u202e\u05d0\u05d1\u05d2"  # an override that is never closed, and Hebrew
+FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"
+NAMES = [
+    *("dup", "dup", "", TURNED, FAMILY * 40, "w" * 200, " \n ", "class 2", "=1+1", "plain"),
+    *("constructor", "__proto__", "over 1", "alpha and whatever else belongs to it", "<b>b</b>"),
+]
+
+
+def named_page(path, names):
+    """With so many classes, nodes and methods of these names, and groups."""
+    exposure, y = make_exposure(nodes=120, classes=len(names), groups=2)
+    groups = [replace(g, name=name) for g, name in zip(exposure.groups, names[-3:], strict=False)]
+    exposure = replace(exposure, groups=tuple(groups))
+    generator = torch.Generator().manual_seed(4)
+    own = {"m" * 150: Tilted(), "set_translation": Moved()}
+    own |= {n: torch.rand(120, len(names), generator=generator) for n in names[10:13]}
+    return report(
+        exposure, y, path, repairs=own, class_names=names,
+        node_names=[names[v % len(names)] for v in range(120)],
+        context=PageContext(dataset="d" * 90, backbone="gcn"),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    return named_page(tmp_path_factory.mktemp("named") / "report.html", NAMES)
+
+
+def test_names_are_no_keys_and_change_no_number(browser, named, tmp_path):
+    """A page with such names shows what the same page shows with plain ones."""
+    plain = [f"name {c}" for c in range(len(NAMES))]
+    seen = []
+    for path in (named, named_page(tmp_path / "plain.html", plain)):
+        browser.open(path)
+        browser.unfold()
+        titles = browser.texts(".chart h2")
+        assert browser.run("return document.querySelector('h1 b, article b, .chart b')") is None
+        browser.open(path, "#node=3")
+        browser.click("#readout input", 2)
+        browser.click("#what-if-buttons button", 2)
+        for column in range(4, 8):
+            browser.click("#terms th button", column)
+        order = (
+            "return [...document.querySelectorAll('#terms [data-term]')].map(r => r.dataset.term)"
+        )
+        margins, totals = (
+            browser.texts(selector) for selector in ("#readout td:last-child", "#terms .total td")
+        )
+        seen.append((titles, margins, [*totals[2:]], browser.run(order)))
+    assert len(seen[0][0]) >= 5 and seen[0] == seen[1]
+
+
+def test_classes_can_be_told_apart(browser, named):
+    browser.open(named, "#nodes")
+    options = browser.texts("#filter-label option")[1:]
+    assert len(set(options)) == len(NAMES) and all(name.strip() for name in options)
+    assert options[:3] == ["dup (0)", "dup (1)", "class 2 (2)"]
+    assert options[6:8] == ["class 6", "class 2 (7)"]
+    # What turns the reading direction is taken out, and Hebrew is kept within itself.
+    assert options[3] == f"\u2068{TURNED[1:]}\u2069"
+    for node, name in ((2, "2"), (9, "plain")):
+        browser.open(named, f"#node={node}")
+        assert browser.text("#node-head h2") == f"Node {name}"
+        assert (f"number {node}" in browser.text("#node-head .facts")) is (node == 9)
+
+
+# Room: nothing sticks out, no words lie over others, none are cut for good.
+
+OVERLAPS = """
+const found = [];
+for (const svg of document.querySelectorAll(arguments[0])) {
+  const texts = [...svg.querySelectorAll('text')].map(t => [t, t.getBoundingClientRect()])
+    .filter(([, box]) => box.width);
+  texts.forEach(([a, one], j) => texts.slice(j + 1).forEach(([b, two]) => {
+    const wide = Math.min(one.right, two.right) - Math.max(one.left, two.left);
+    const high = Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top);
+    // Boxes of text are taller than its letters.
+    if (wide > 1 && high > 4) found.push([a.textContent, b.textContent]);
+  }));
+}
+return found"""
+COVERED = """
+const boxes = [...document.querySelectorAll('#plane .region-name')].map(t =>
+  [t.textContent, t.getBoundingClientRect()]);
+const marks = [...document.querySelectorAll('#plane [data-point], #plane .vertex')];
+return boxes.flatMap(([name, box]) => marks.filter(mark => {
+  const other = mark.getBoundingClientRect(), x = (other.left + other.right) / 2,
+    y = (other.top + other.bottom) / 2;
+  return x > box.left && x < box.right && y > box.top + 2 && y < box.bottom - 2;
+}).map(() => [location.hash, name]))"""
+CUT = """
+const bad = [];
+for (const text of document.querySelectorAll('svg text')) {
+  if (!text.textContent.includes('…')) continue;
+  let owner = text; while (owner && !owner.tip) owner = owner.parentElement;
+  const lines = owner ? (typeof owner.tip === 'function' ? owner.tip() : owner.tip) : [];
+  const [start, end] = text.textContent.split('…'), least = start.length + end.length;
+  if (!lines.some(l => l.includes(start) && l.endsWith(end) && l.length > least))
+    bad.push(text.textContent);
+}
+return [bad, document.querySelectorAll('svg text').length]"""
+ROOM = """
+const page = document.documentElement, box = document.getElementById('readout');
+const rows = [...document.querySelectorAll('#readout tr')].map(row => row.offsetHeight);
+const pressed = [...document.querySelectorAll('button, select, input, summary, .row')]
+  .filter(e => e.offsetParent && !e.closest('label input'))
+  .map(e => (e.type === 'checkbox' ? e.closest('label') : e).getBoundingClientRect());
+return {
+  wide: page.scrollWidth - page.clientWidth, rows: Math.max(0, ...rows),
+  readout: box.scrollWidth - box.clientWidth,
+  // Half of a letter would be shown as a box.
+  halves: [...document.querySelectorAll('svg text')].filter(t => !t.textContent.isWellFormed())
+    .length + document.body.innerText.includes('\\ufffd'),
+  small: pressed.filter(({ width, height }) => Math.min(width, height) < 23.9).length,
+  pressed: pressed.length,
+}"""
+
+
+@pytest.mark.parametrize("width", [PHONE, 1101, DESKTOP])
+@pytest.mark.parametrize("kind", ["demo", "named"])
+def test_there_is_room_for_everything(browser, demo, named, kind, width):
+    path = demo[0] if kind == "demo" else named
+    for fragment in ("", "#nodes", "#node=30&hide=none"):
+        browser.open(path, fragment, width)
+        browser.settle()
+        room = browser.run(ROOM)
+        assert room["wide"] <= 0 and room["halves"] == 0 and room["small"] == 0, (fragment, room)
+        assert room["pressed"] > 8 and room["rows"] < 70
+        assert room["readout"] <= 0 or kind == "named"
+
+
+@pytest.mark.parametrize("width", [PHONE, 1280])
+def test_no_words_lie_over_others_or_over_marks(browser, demo, named, width):
+    path, evidence = demo
+    for page in (path, named):
+        browser.open(page, "", width)
+        browser.unfold()
+        assert browser.run(OVERLAPS, ".chart svg") == []
+    browser.open(path, "#nodes", width)
+    covered = []
+    for node in evidence.nodes[[0, 7, 40, 90, 150, 210, 260, 290]]:
+        browser.show(f"#node={node}&hide=none")
+        assert browser.run(OVERLAPS, "#plane svg, #logits svg, #neighbourhood svg") == []
+        covered += browser.run(COVERED)
+        names = browser.texts("#plane .region-name")
+        assert names and all(name.startswith("class ") for name in names)
+    # A region smaller than its name leaves no choice.
+    assert len(set(map(tuple, covered))) <= 1, covered
+
+
+def test_what_is_cut_can_be_read(browser, named):
+    for fragment, least in (("", 50), ("#node=3", 10)):
+        browser.open(named, fragment, PHONE)
+        browser.unfold() if not fragment else None
+        bad, texts = browser.run(CUT)
+        assert bad == [] and texts > least
+    # A cell whose text is cut by its width says it in the card, under the pointer.
+    browser.run(
+        "const cell = document.querySelector('#terms td.text');"
+        "cell.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: 9, clientY: 9,"
+        " pointerType: 'mouse'}))"
+    )
+    assert browser.text("#tip") == browser.text("#terms td.text")
+
+
+def test_what_changes_no_prediction_is_in_no_chart_of_predictions(browser, tmp_path):
+    exposure, y = make_exposure()
+    repairs = {"cooler": 0.5 * exposure.frozen_logits[0], "set_translation": Moved()}
+    browser.open(report(exposure, y, tmp_path / "r.html", repairs=repairs))
+    browser.unfold()
+    for title in ("What each repair did", "Accuracy"):
+        drawn = browser.text(f".chart[aria-label='{title}'] svg")
+        assert "Set translation" in drawn and "cooler" not in drawn
+    assert "cooler changes no prediction" in browser.text("#charts")
