@@ -317,7 +317,9 @@ class Scale(Linear):
     TERMS: ClassVar[int] = 1
 
     def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
-        return values[0] * _part(at_nodes(self.factor, nodes), part)
+        factor = _part(at_nodes(self.factor, nodes), part)
+        # No product where a mask hides a number: that may be infinite.
+        return (values[0] * factor).masked_fill(factor == 0, 0.0)
 
     def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
         return [outer * at_nodes(self.factor, nodes).unsqueeze(1)]

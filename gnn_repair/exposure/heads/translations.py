@@ -291,9 +291,9 @@ def div(
     if rounding_mode is not None:
         raise Untranslatable
     if not isinstance(right, TracedTensor):
-        frame, (value, divisor) = builder.aligned(out.shape, left, right)
-        assert isinstance(value, int) and isinstance(divisor, Tensor)
-        return builder.shown(builder.scaled(value, 1 / divisor, 0.0), frame)
+        # Inverted before it is laid out over all nodes: those that are not divided have a zero.
+        divisor = torch.as_tensor(right, dtype=torch.float64, device=builder.device)
+        return mul(builder, out, left, 1 / divisor)
     if (
         isinstance(left, TracedTensor)
         and (normal := _normalized(builder, out, left, right)) is not None

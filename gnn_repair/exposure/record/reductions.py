@@ -935,7 +935,7 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         # An adjacency: who receives is who sends.
         _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
         return [tuple(r.viewed(lambda t: t[..., :1].expand(c.out.shape)) for r in inner)]
-    if outer and not (inner or down or across or c.live(right)) and _is_square(right):
+    if outer and not (inner or down or across) and _is_square(right):
         turned = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]  # the same from the other side
         size = right.shape[columns]
         _note_product(c, left, right, turned, size, turned=True, out_axis=columns, **added)

@@ -58,6 +58,12 @@ def rows_written(h: Tensor) -> Tensor:
     return out
 
 
+def rows_divided(h: Tensor) -> Tensor:
+    out = h.clone()
+    out[:3] = out[:3] / BY_NODE[:3].exp()
+    return out
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "add by node": lambda h: torch.add(h, BY_NODE, alpha=0.3),
     "constant plus": lambda h: torch.add(BY_NODE, h, alpha=-2),
@@ -146,6 +152,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "entries of a constant": lambda h: h.index_put((MASK,), torch.tensor(0.5).double()),
     "rows copied": lambda h: h.index_copy(0, torch.tensor([3, 1]), BY_NODE[:2]),
     "rows written": rows_written,
+    "rows divided": rows_divided,
+    "infinity behind a mask": lambda h: torch.where(MASK, ROW, 1 / ((1 + h.abs()) * ~MASK)),
     "in place": in_place,
     "preallocated": preallocated,
 }
