@@ -219,11 +219,12 @@ def test_logits_beside_embeddings_of_every_type(logits_first: bool, labels: bool
 
     def forward(self: Any, x_dict: Any, edge_index_dict: Any) -> Any:
         hidden = self.conv(x_dict, edge_index_dict)
-        return (self.head(hidden["b"]), hidden)[:: 1 if logits_first else -1]
+        both = (self.head(hidden["b"]), hidden)[:: 1 if logits_first else -1]
+        return torch.zeros(15, 3), *both  # rows of all nodes, as wide as logits
 
     conv = HeteroConv({kind: SAGEConv((-1, -1), 5) for kind in kinds})
     model = Made(forward, conv=conv, head=nn.Linear(5, 3))
-    told = model(data.x_dict, data.edge_index_dict)[0 if logits_first else 1].detach().double()
+    told = model(data.x_dict, data.edge_index_dict)[1 if logits_first else 2].detach().double()
     exposure = expose(model, data)
     assert exposure.outputs == ("labels" if labels else "classes")
     torch.testing.assert_close(exposure.frozen_logits[0], told, rtol=1e-6, atol=1e-6)
