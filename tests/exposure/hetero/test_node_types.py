@@ -101,6 +101,17 @@ def test_a_plain_dict_and_a_forward() -> None:
         expose(model, data, expected=1 - first_run(model, data).argmax(1).clamp(max=1))
 
 
+def test_types_without_features_are_as_large_as_edges_say() -> None:
+    model, data = build("embeddings")
+    plain = {"x_dict": {"paper": data["paper"].x}, "edge_index_dict": data.edge_index_dict}
+    found, whole = expose(model, plain, node_type="paper"), expose(model, data)
+    both = data["author", "writes", "paper"].edge_index[0], data["paper", "rev_writes", "author"]
+    largest = max(int(both[0].max()), int(both[1].edge_index[1].max()))
+    assert dict(found.names.senders)["author"] == largest + 1
+    names = ["node", "group", "source_type", "source", "coefficient"]
+    assert found.to_frame()[names].equals(whole.to_frame()[names])
+
+
 def test_what_was_never_trained_or_holds_no_numbers() -> None:
     data = graph()
     with pytest.raises(InputError, match="never trained"):
