@@ -230,8 +230,9 @@ def test_what_is_expected_is_of_all_graphs(monkeypatch: pytest.MonkeyPatch) -> N
         told = model(whole.x, whole.edge_index, whole.batch).argmax(1)
     gr.expose(model, doubled(), expected=told)
     told[9] = (told[9] + 1) % 3
-    with pytest.raises(InputError, match=r"at 1 of 11 graphs .the first is graph 9"):
-        gr.expose(model, doubled(), expected=told)
+    for data in (doubled(), whole):
+        with pytest.raises(InputError, match=r"at 1 of 11 graphs .the first is graph 9"):
+            gr.expose(model, data, expected=told)
 
 
 def test_node_classifiers_on_several_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
