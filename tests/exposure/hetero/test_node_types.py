@@ -101,6 +101,17 @@ def test_a_plain_dict_and_a_forward() -> None:
         expose(model, data, expected=1 - first_run(model, data).argmax(1).clamp(max=1))
 
 
+def test_types_without_features_are_as_large_as_edges_say() -> None:
+    model, data = build("embeddings")
+    plain = {"x_dict": {"paper": data["paper"].x}, "edge_index_dict": data.edge_index_dict}
+    found, whole = expose(model, plain, node_type="paper"), expose(model, data)
+    both = data["author", "writes", "paper"].edge_index[0], data["paper", "rev_writes", "author"]
+    largest = max(int(both[0].max()), int(both[1].edge_index[1].max()))
+    assert dict(found.names.senders)["author"] == largest + 1
+    names = ["node", "group", "source_type", "source", "coefficient"]
+    assert found.to_frame()[names].equals(whole.to_frame()[names])
+
+
 def test_what_was_never_trained_or_holds_no_numbers() -> None:
     data = graph()
     with pytest.raises(InputError, match="never trained"):
@@ -219,11 +230,12 @@ def test_logits_beside_embeddings_of_every_type(logits_first: bool, labels: bool
 
     def forward(self: Any, x_dict: Any, edge_index_dict: Any) -> Any:
         hidden = self.conv(x_dict, edge_index_dict)
-        return (self.head(hidden["b"]), hidden)[:: 1 if logits_first else -1]
+        both = (self.head(hidden["b"]), hidden)[:: 1 if logits_first else -1]
+        return torch.zeros(15, 3), *both  # rows of all nodes, as wide as logits
 
     conv = HeteroConv({kind: SAGEConv((-1, -1), 5) for kind in kinds})
     model = Made(forward, conv=conv, head=nn.Linear(5, 3))
-    told = model(data.x_dict, data.edge_index_dict)[0 if logits_first else 1].detach().double()
+    told = model(data.x_dict, data.edge_index_dict)[1 if logits_first else 2].detach().double()
     exposure = expose(model, data)
     assert exposure.outputs == ("labels" if labels else "classes")
     torch.testing.assert_close(exposure.frozen_logits[0], told, rtol=1e-6, atol=1e-6)

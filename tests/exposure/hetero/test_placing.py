@@ -209,6 +209,19 @@ def a_map_per_paper() -> Placed:
     return Placed(model, data, edges_of(data, WRITES, CITES))
 
 
+def beside_a_matrix() -> Placed:
+    """The model is given lists of edges, though data has matrices of other edges, too."""
+    data = graph()
+    places, size = torch.tensor([[3, 4], [1, 2]]), (SIZES["paper"], SIZES["author"])
+    data[WRITES].adj_t = torch.sparse_coo_tensor(places, torch.ones(2).double(), size).coalesce()
+
+    def forward(self: Any, x_dict: Any, edge_index_dict: Any) -> Tensor:
+        return self.conv((x_dict["author"], x_dict["paper"]), edge_index_dict[WRITES])
+
+    model = Made(forward, conv=pyg.SAGEConv((WIDTHS["author"], PAPER), CLASSES))
+    return Placed(model, data, edges_of(data, WRITES))
+
+
 def made_on_the_way() -> Placed:
     """Papers hear papers, and authors authors, over edges that the model makes itself."""
     data = graph()
@@ -258,7 +271,7 @@ PLACED: dict[str, Callable[[], Placed]] = {
         one.__name__.replace("_", " "): one
         for one in (
             one_to_one, two_layers, beside_other_types, steering_attention, a_map_per_paper,
-            made_on_the_way, after_one_that_sends_elsewhere,
+            made_on_the_way, beside_a_matrix, after_one_that_sends_elsewhere,
         )
     },
 }  # fmt: skip

@@ -170,7 +170,9 @@ def test_a_loader_follows_what_it_was_told_to() -> None:
 
 
 @pytest.mark.parametrize("held", ["pos", "z", ""])
-def test_graphs_without_features(held: str) -> None:
+def test_graphs_without_features(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LARGEST_BATCH", 1000 if held else 12)  # once and in turns
+
     def features(self: Any, edge_index: Tensor, batch: Tensor, **more: Tensor) -> Tensor:
         x = torch.stack([batch + i for i in range(5)], 1).double().sin()
         x = x + sum(value.view(len(x), -1).sum(1, keepdim=True) for value in more.values())
@@ -186,6 +188,7 @@ def test_graphs_without_features(held: str) -> None:
         del graph.x
     exposure = gr.expose(model.double(), graphs, forward=forward)
     assert exposure.num_recipients == len(GRAPHS) and exposure.num_terms == sum(SIZES)
+    assert exposure.forward is forward  # by which a repaired model is called
 
 
 def one_row(end: Callable[[Tensor], Tensor] = lambda z: z, outputs: int = CLASSES) -> Any:
@@ -227,8 +230,9 @@ def test_what_is_expected_is_of_all_graphs(monkeypatch: pytest.MonkeyPatch) -> N
         told = model(whole.x, whole.edge_index, whole.batch).argmax(1)
     gr.expose(model, doubled(), expected=told)
     told[9] = (told[9] + 1) % 3
-    with pytest.raises(InputError, match=r"at 1 of 11 graphs .the first is graph 9"):
-        gr.expose(model, doubled(), expected=told)
+    for data in (doubled(), whole):
+        with pytest.raises(InputError, match=r"at 1 of 11 graphs .the first is graph 9"):
+            gr.expose(model, data, expected=told)
 
 
 def test_node_classifiers_on_several_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
