@@ -60,6 +60,15 @@ def test_a_record_comes_back_and_another_protocol_never_mixes(store):
     assert store.digests() == sorted([PAPER.digest, other.digest])
 
 
+def test_a_failure_gives_way_to_a_result(store):
+    run = Run("cora", "gcn", 5)
+    store.put_failure(PAPER.digest, run, "boom", "Traceback …")
+    assert store.failure(PAPER.digest, run) == "boom"
+    assert [r.split for r in store.records(PAPER.digest)] == [0]
+    store.put(make_record("cora", "gcn", 5))
+    assert store.failure(PAPER.digest, run) is None
+
+
 DAMAGE = [
     (lambda text: text[: len(text) // 2], "truncated or not JSON"),
     (lambda text: b"\x00\xff", "truncated or not JSON"),
