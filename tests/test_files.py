@@ -79,6 +79,9 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path):
             continue
         assert header == {"n": 1, "text": "β"}
         assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    path.write_bytes(whole.replace(b'"F32"', b'"I32"'))  # the same bytes as other numbers
+    with pytest.raises(FileFormatError, match="checksum"):
+        load_tensors(path, "toy")
 
 
 def test_files_of_earlier_versions_are_read_but_not_where_a_checksum_is_due(tmp_path):

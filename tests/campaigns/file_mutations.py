@@ -283,7 +283,8 @@ def edit_description(parts: Parts, rng: random.Random) -> Parts:
     if rng.random() < 0.7:
         edit_tree(entries, rng)
     else:  # the same numbers, or more of them, in another arrangement
-        shapes = ([], [-1], [2**32, 2**32], [math.prod(entry["shape"])], entry["shape"][::-1])
+        shape = entry["shape"]
+        shapes: Any = ([], [-1], [2**32, 2**32], [math.prod(shape)], shape[::-1])
         entry |= {"shape": rng.choice(shapes), "dtype": rng.choice((*TYPES, "U8", "F8_E4M3", 3))}
     return replace(parts, entries=entries)
 

@@ -196,6 +196,7 @@ def test_a_missing_pytorch_is_a_finding_and_named_by_other_commands():
         (options.offer_datasets, "cora,ci", ["cora,citeseer"]),
         (options.offer_datasets, "cora,cor", []),
         (options.offer_datasets, "cora,pa", []),
+        (options.offer_datasets, "squirrel-filtered,sq", ["squirrel-filtered,squirrel"]),
         (options.offer_backbones, "gcn,mix", ["gcn,mixhop"]),
         (options.offer_protocol, "in", ["independent"]),
         (options.offer_methods, "ora", ["oracle"]),

@@ -250,7 +250,8 @@ def test_a_stage_of_another_version_is_made_anew_and_no_other(tmp_path, monkeypa
         monkeypatch.setitem(VERSIONS, stage, 1)
     store = Store(tmp_path)
     store.begin(PAPER)
-    store.put(make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn")))
+    whole = make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn"))
+    store.put(dataclasses.replace(whole, methods={**whole.methods, "theirs": {"test": 0.5}}))
     store.put(make_record("cora", "gcn", 1))
     runs = [Run("cora", "gcn", 0), Run("cora", "gcn", 1)]
 
@@ -261,9 +262,10 @@ def test_a_stage_of_another_version_is_made_anew_and_no_other(tmp_path, monkeypa
     assert len(make_plan(store, PAPER, runs).done) == 2
     monkeypatch.setitem(METHODS, "ours", METHODS["reweighting"])
     monkeypatch.setitem(VERSIONS, "ours", 1)
-    assert current() == [everything, everything]
+    assert current() == [everything | {"theirs"}, everything]
     monkeypatch.setitem(VERSIONS, "reweighting", 2)
-    assert current() == [everything - {"reweighting"}] * 2
+    everything -= {"reweighting"}
+    assert current() == [everything | {"theirs"}, everything]
     assert make_plan(store, PAPER, runs, ["oracle", "set_translation"]).cases == ()
     assert make_plan(store, PAPER, runs, ["reweighting"]).done == ()
     before = stage_keys(PAPER, "cora", "gcn")

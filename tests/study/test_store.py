@@ -27,7 +27,7 @@ from gnn_repair.study import (
 )
 from gnn_repair.study.case import Clock, stack_of
 from tests.campaigns import store_kills
-from tests.helpers.study.planted_records import fake_case, make_record
+from tests.helpers.study.planted_records import make_record
 
 # The store: whole files or none, nothing foreign read, nothing lost by merging.
 
@@ -58,6 +58,15 @@ def test_a_record_comes_back_and_another_protocol_never_mixes(store):
     assert store.get(PAPER.digest, RUN) == record
     assert store.get(other.digest, RUN).frozen["test"] == 0.1
     assert store.digests() == sorted([PAPER.digest, other.digest])
+
+
+def test_a_failure_gives_way_to_a_result(store):
+    run = Run("cora", "gcn", 5)
+    store.put_failure(PAPER.digest, run, "boom", "Traceback …")
+    assert store.failure(PAPER.digest, run) == "boom"
+    assert [r.split for r in store.records(PAPER.digest)] == [0]
+    store.put(make_record("cora", "gcn", 5))
+    assert store.failure(PAPER.digest, run) is None
 
 
 DAMAGE = [
@@ -107,7 +116,7 @@ def test_a_damaged_or_foreign_file_is_left_out_and_left_alone(store, damage, fau
         with pytest.raises(InputError, match="written by a later version of gnn-repair"):
             store.put(make_record("cora", "gcn", 0))
         with pytest.raises(InputError, match="written by a later version"):
-            run_study(["cora"], ["gcn"], [0], store=store.root, work=fake_case)
+            run_study(["cora"], ["gcn"], [0], store=store.root, work=lambda *given: 1 / 0)
         assert snapshot(store.root) == before
         return
     store.put(make_record("cora", "gcn", 0))
