@@ -331,7 +331,8 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
     differences = [*faults, *compare(spec, data)]
     status = "differs: " + "; ".join(differences) if differences else "ok"
     known = sum(file.sha256 is not None for file in spec.files)
-    verified = f"{known} verified" if known == len(spec.files) else "no published checksum"
+    verified = f"{known} of {len(spec.files)} verified" if known else "no published checksum"
+    verified = f"{known} verified" if known == len(spec.files) else verified
     return DatasetCheck(
         spec.name, status, describe(data), verified if spec.files else "none needed"
     )

@@ -213,10 +213,10 @@ class Store(ResultsSource):
                 _keep_aside(path)
             folder = self.path(record.protocol, record.run, ".models")
             shutil.rmtree(folder, ignore_errors=True)  # of the record whose place this one takes
+            _write(path, record.as_json())  # before its models: a killed process leaves it without
             for name, content in record.models.items():
                 with replacing(folder / f"{name}.safetensors", folders=True) as temporary:
                     temporary.write_bytes(content)
-            _write(path, record.as_json())
             self.path(record.protocol, record.run, ".failed.json").unlink(missing_ok=True)
 
     def put_failure(self, digest: str, run: Run, error: str, trace: str) -> None:
@@ -424,12 +424,12 @@ def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int
     protocols = {one: held.settings(one) for one in digests}
     header = {"format": PACKED_FORMAT, "version": 1}
     header |= {"records": len(records), "protocols": protocols}
-    with replacing(target) as temporary:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            for line in (header, *records):
-                file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
-        # Temporary files are private; results are to be shared.
-        temporary.chmod(0o644)
+    with (
+        replacing(target) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        for line in (header, *records):
+            file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
     return len(records)
 
 
@@ -463,16 +463,17 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> MergeReport:
                 if there is None:
                     target.put(record)
                     added += 1
-                elif (
-                    there == record
-                    or (whole := unite(_with_models(target, there), record)) == there
-                ):
-                    same += 1
-                elif whole is not None:
-                    target.put(whole)
-                    united += 1
-                else:
+                    continue
+                further = record.models.keys() - target.models(digest, record.run).keys()
+                whole = there if there == record else unite(there, record)
+                if whole is None:
                     kept.append(record.run)
+                    continue
+                if whole != there or further:
+                    models = _with_models(target, there).models
+                    target.put(replace(whole, models={**record.models, **models}))
+                same += whole == there
+                united += whole != there
     return MergeReport(added, same, tuple(kept), united)
 
 
