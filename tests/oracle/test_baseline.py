@@ -102,9 +102,9 @@ def test_answers_of_a_sample_are_kept_by_the_graphs_own_numbers(tmp_path):
         save_baseline(solve(sampled([7, 7, 22]), torch.tensor([0, 0, 1])), path)
 
 
-def tried(exposure, verdict="can", witness=(), rivals=()):
-    """Whether a proof about node 0 and class 0 still holds."""
-    row = {"member": 0, "node": 0, "class": 0, "verdict": verdict, "margin": 1.0}
+def tried(exposure, verdict="can", witness=(), rivals=(), **about):
+    """Whether a proof, about node 0 and class 0 unless told otherwise, still holds."""
+    row = {"member": 0, "node": 0, "class": 0, "verdict": verdict, "margin": 1.0} | about
     proofs = {"witness": [list(map(list, witness))], "rivals": [list(map(list, rivals))]}
     before = pd.DataFrame({**{name: [value] for name, value in row.items()}, **proofs})
     solution = solve(exposure, torch.zeros(exposure.num_nodes, dtype=torch.long))
@@ -119,6 +119,11 @@ def test_a_witness_must_beat_every_rival_and_fill_every_group():
     whole = [(0, 0, 1.0), (1, 0, 1.0)]
     assert tried(two, witness=whole) and not tried(two, witness=whole[:1])
     assert not tried(two, witness=whole[1:])
+    for name, number in (("member", 1), ("node", 1), ("class", 3)):  # that are no more
+        assert not tried(two, witness=whole, **{name: number})
+    # Each group is brought to its own mass of today: with three times the first's, class 2 wins.
+    heavy = exposure_of(Numbers(lengths, np.array([3.0, 1.0]), table, np.zeros((1, 3))))
+    assert not tried(heavy, witness=whole)
     table[1, 0] = 0.5  # beats class 1 by 2.5 and loses to class 2 by 0.5
     assert not tried(exposure_of(Numbers(lengths, alpha, table, np.zeros((1, 3)))), witness=whole)
 

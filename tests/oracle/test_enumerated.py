@@ -28,6 +28,7 @@ from gnn_repair.oracle import (
 )
 from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
 from gnn_repair.oracle.metrics import Changes, least_changes, summarise_labels
+from gnn_repair.oracle.questions import stable
 from gnn_repair.oracle.questions.ranges import value_range
 from gnn_repair.oracle.questions.relaxed import RelaxedMargins
 from gnn_repair.oracle.questions.stable import without_each_source
@@ -58,10 +59,12 @@ def exposed(seed, outputs="classes", members=2):
 def planted(solution, seed):
     """Other margins, bounds and statuses: every kind of answer that there is."""
     rng, count = np.random.default_rng(seed), len(solution)
-    kind = rng.integers(0, 8, count)
-    margin = np.choose(kind, [1.5, -1.5, 0.0, EDGE, nan, -1.0, -1.0, 2.0])
-    bound = np.choose(kind, [1.5, -1.5, 0.0, EDGE, nan, 1.0, -0.5, 3.0])
-    codes = [OPTIMAL, FALLBACK, OPTIMAL, OPTIMAL, FAILED, UNCERTIFIED, UNCERTIFIED, UNCERTIFIED]
+    kind = rng.integers(0, 9, count)
+    # The last: the model's own precision may win by more than its head's bound allows.
+    margin = np.choose(kind, [1.5, -1.5, 0.0, EDGE, nan, -1.0, -1.0, 2.0, 1.0])
+    bound = np.choose(kind, [1.5, -1.5, 0.0, EDGE, nan, 1.0, -0.5, 3.0, 0.8])
+    open_ = [UNCERTIFIED] * 4
+    codes = [OPTIMAL, FALLBACK, OPTIMAL, OPTIMAL, FAILED, *open_]
     return replace(solution, margin=margin, bound=bound, status=np.choose(kind, codes).astype("i1"))
 
 
@@ -390,8 +393,9 @@ def test_a_range_beside_values_of_which_some_are_not_known():
     assert "exact" in str(found) and f"{np.median(found.high - found.low):.4g}" in str(found)
 
 
-def test_what_becomes_of_a_class_without_one_sender():
+def test_what_becomes_of_a_class_without_one_sender(monkeypatch):
     """Every sender of every witness, with several groups, against the LP cut by hand."""
+    monkeypatch.setattr(stable, "QUESTIONS", 50)  # a few at a time
     rng = np.random.default_rng(8)
     lengths = rng.integers(0, 4, (40, 3))
     terms = int(lengths.sum())

@@ -326,7 +326,10 @@ def test_some_nodes_in_any_order_and_any_number_of_threads(question, restrict):
 def test_nodes_of_a_sample_are_called_as_in_the_graph(question):
     exposure, y = exposed()
     names = torch.randperm(1000, generator=torch.Generator().manual_seed(1))[: exposure.num_nodes]
-    found = QUESTIONS[question](replace(exposure, n_id=names), y, CHOSEN, 1)
+    sample = replace(exposure, n_id=names)
+    (one,) = gr.solve(sample, y, CHOSEN, threads=1).for_node(int(names[7]), member=1)
+    assert (one.node, one.member, one.target) == (names[7], 1, y[7])
+    found = QUESTIONS[question](sample, y, CHOSEN, 1)
     agree(found, renamed(answers(question), node=names.tolist().__getitem__), 0.0)
 
 
