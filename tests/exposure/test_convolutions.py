@@ -79,6 +79,7 @@ def test_a_backbone_exposed_by_algebra_is_its_network(name: str, member: int) ->
     """A member's plain network, exposed as any model; of H2GCN's means that sees the last alone."""
     frozen, whole = exposed(name)
     network, algebra = frozen.network(member).double(), whole.member(member)
+    assert len(set(whole.fingerprint)) == 2  # by the weights of each
     if name == "h2gcn":
         adjacency = to_dense_adj(make_graph().edge_index).squeeze(0).double().t()
         others = adjacency.fill_diagonal_(0)

@@ -37,8 +37,8 @@ def heads() -> dict[tuple[str, ...], HeadGraph]:
         ("3 classes", "4"): (
             8, relu, replace(affine, weight=affine.weight[:3], bias=affine.bias[:3])
         ),
-        ("bias", "9 rows", "26 nodes"): (
-            8, relu, replace(affine, bias=affine.bias.repeat(9, 1))
+        ("bias", "27 rows", "26 nodes"): (
+            8, relu, replace(affine, bias=affine.bias.repeat(27, 1))
         ),
     }  # fmt: skip
     return {words: HeadGraph(width, tuple(steps)) for words, (width, *steps) in pairs.items()}
