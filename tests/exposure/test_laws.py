@@ -68,6 +68,8 @@ def doubled() -> list[Any]:
     graphs = [graph.clone() for graph in pool_models.GRAPHS]
     for one in graphs:
         one.x, one.u = one.x.double(), one.u.double()
+    for one, other in zip(graphs[3:6], graphs, strict=False):  # batches that are told the same
+        one.u = other.u
     return graphs
 
 
