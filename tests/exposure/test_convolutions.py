@@ -80,6 +80,8 @@ def test_a_backbone_exposed_by_algebra_is_its_network(name: str, member: int) ->
     frozen, whole = exposed(name)
     network, algebra = frozen.network(member).double(), whole.member(member)
     assert len(set(whole.fingerprint)) == 2  # by the weights of each
+    read = algebra.messages[0, algebra.message_rows.long()]
+    assert torch.equal(read, frozen.state[member % len(frozen.state)][algebra.sources.long()])
     if name == "h2gcn":
         adjacency = to_dense_adj(make_graph().edge_index).squeeze(0).double().t()
         others = adjacency.fill_diagonal_(0)
