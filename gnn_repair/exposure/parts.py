@@ -244,7 +244,10 @@ def _joined_operation(step: list[Operation], counts: list[int]) -> Operation:
     changed: dict[str, Any] = {}
     for field in fields(step[0]):
         values = [getattr(operation, field.name) for operation in step]
-        if all(_alike(value, values[0]) for value in values):
+        # Rows of one batch's graphs are not those of another's, even where the numbers are.
+        own = any(field.name in operation.by_node() for operation in step)
+        own = own or (field.name == "fixed" and bool(values[0]))
+        if not own and all(_alike(value, values[0]) for value in values):
             continue
         wide = [v for v in values if isinstance(v, Tensor) and v.dim() <= 2]
         if len(wide) < len(values):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -14,11 +13,11 @@ from gnn_repair.exposure import expose
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.training import SHORT
-from tests.conftest import make_graph
 from tests.helpers.models.convolutions import CASES, Net, graph
 from tests.helpers.models.gallery_judge import drawn
 from tests.helpers.models.terms import dense
 from tests.helpers.refusals import refused
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_frozen, toy_graph
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -65,25 +64,26 @@ def test_draws_keep_every_mass_and_differ(name: str, corners: float) -> None:
 # Exposing the eight backbones: identities, and an independent way to the same logits.
 
 
-@cache
-def exposed(name, members=2):
-    backbone = BACKBONES[name](Shape(hidden=16, heads=4))
-    budget = replace(SHORT, epochs=4)
-    frozen = train_backbone(backbone, make_graph(), range(members), device="cpu", budget=budget)
-    return frozen, expose_frozen(frozen)
+def trained(loops: str = "one"):
+    """A GCN of one member, hardly trained."""
+    backbone, budget = BACKBONES["gcn"](Shape(hidden=8, self_loops=loops)), replace(SHORT, epochs=1)
+    return train_backbone(backbone, toy_graph(), [0], device="cpu", budget=budget)
 
 
 @pytest.mark.parametrize("member", range(2))
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_backbone_exposed_by_algebra_is_its_network(name: str, member: int) -> None:
     """A member's plain network, exposed as any model; of H2GCN's means that sees the last alone."""
-    frozen, whole = exposed(name)
+    frozen, whole = toy_frozen(name), toy_exposure(name)
     network, algebra = frozen.network(member).double(), whole.member(member)
+    assert len(set(whole.fingerprint)) == 2  # by the weights of each
+    read = algebra.messages[0, algebra.message_rows.long()]
+    assert torch.equal(read, frozen.state[member % len(frozen.state)][algebra.sources.long()])
     if name == "h2gcn":
-        adjacency = to_dense_adj(make_graph().edge_index).squeeze(0).double().t()
+        adjacency = to_dense_adj(toy_graph().edge_index).squeeze(0).double().t()
         others = adjacency.fill_diagonal_(0)
         mean = others / others.sum(1, keepdim=True).clamp(min=1)
-        expected = torch.stack([torch.eye(36).double(), mean, mean @ mean])
+        expected = torch.stack([torch.eye(len(mean)).double(), mean, mean @ mean])
         torch.testing.assert_close(dense(algebra), expected)
         return
     probed = expose(network, frozen.data)
@@ -106,22 +106,18 @@ def test_a_backbone_exposed_by_algebra_is_its_network(name: str, member: int) ->
 
 @pytest.mark.parametrize(("loops", "entries"), [("one", 1), ("listed", 2)])
 def test_a_doubled_self_loop_is_one_term_or_two(loops, entries):
-    backbone, budget = (
-        BACKBONES["gcn"](Shape(hidden=16, self_loops=loops)),
-        replace(SHORT, epochs=1),
-    )
-    frozen = train_backbone(backbone, make_graph(), [0], device="cpu", budget=budget)
-    part = expose_frozen(frozen).restrict([1])
+    part = expose_frozen(trained(loops)).restrict([1])
     assert part.sources[part.rows.long()].tolist().count(1) == entries
 
 
 def test_what_is_expected_of_a_backbone():
-    frozen, whole = exposed("gcn", 1)
+    frozen = trained()
+    whole = expose_frozen(frozen)
     right = whole.frozen_logits[0].argmax(1)
     assert expose(frozen, expected=right).num_members == 1
     with refused("frozen backbone", f"{len(right)} of {len(right)}"):
         expose(frozen, expected=(right + 1) % whole.num_classes)
     with refused("expected", "2 members"):
-        expose(exposed("gcn")[0], expected=right)
+        expose(toy_frozen("gcn"), expected=right)
     with refused("classes", "labels"):
         expose(frozen, outputs="labels")

@@ -57,8 +57,24 @@ def test_a_lone_output_is_two_classes_or_one_label():
     assert torch.equal(label.contributions[..., 0], told.contributions[..., 1])
 
 
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("log", [False, True])
+def test_one_column_of_a_softmax_of_two_is_a_sigmoid(column, log):
+    def end(z):
+        return (z.log_softmax(1) if log else z.softmax(1))[:, [column]]
+
+    model, data = Network(2, end), graph(dtype=torch.float64)
+    model.double()
+    label = gr.expose(model, data, outputs="labels")
+    given = model(data.x, data.edge_index).detach()
+    assert (label.head is None) == (not log)
+    torch.testing.assert_close(label.logits()[0], given if log else torch.logit(given))
+
+
 def test_a_shift_common_to_all_outputs_is_none_for_classes_only():
-    """log_softmax moves every label's logit, and no class's margin."""
+    """log_softmax moves every label's logit, and no class's margin; nor does that of halves."""
+    halves = Network(4, lambda z: z.view(-1, 2, 2).log_softmax(2).flatten(1))
+    assert gr.expose(halves, graph()).head is not None
     model = Network(3, lambda z: z.log_softmax(1))
     assert gr.expose(model, graph()).head is None
     bent = gr.expose(model, graph(), outputs="labels")

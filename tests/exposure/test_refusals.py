@@ -127,6 +127,10 @@ def test_numbers_that_are_too_large_or_none_are_named() -> None:
     broken.x[3, 1] = torch.inf
     with refused("NaN", "data.x"):
         expose(model, broken)
+    told = Net(end=nn.BatchNorm1d(4))
+    told.end.running_mean[1] = torch.nan
+    with refused("NaN", "`end.running_mean`"):
+        expose(told, data())
     with torch.no_grad():
         model.conv1.lin.weight[2, 3] = torch.nan
     with refused("NaN", "`conv1.lin.weight`"):

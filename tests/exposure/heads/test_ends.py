@@ -17,10 +17,6 @@ from gnn_repair.exposure.record.replay import random_admissible
 
 ORDER, WEIGHTS = torch.tensor([2, 0, 3, 1]), torch.tensor([1.0, 2.0, 0.5, 1.0]).double()
 ENDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "softmax": lambda z: z.softmax(1),
-    "log_softmax": lambda z: z.relu().log_softmax(1),
-    "of the negative": lambda z: (-z).softmax(1),
-    "of a temperature": lambda z: (z / 0.3).softmax(1),
     "in another order": lambda z: z.softmax(1)[:, ORDER],
     "weighed": lambda z: z.softmax(1) * WEIGHTS,
     "twice": lambda z: (5 * z.softmax(1)).softmax(1),
@@ -29,13 +25,11 @@ ENDS: dict[str, Callable[[Tensor], Tensor]] = {
     "by columns": lambda z: z.view(-1, 2, 2).softmax(1).flatten(1),
     "beside a logit": lambda z: torch.cat([z[:, :3].softmax(1), z[:, 3:]], 1),
     "sum of two": lambda z: z.softmax(1) + z.relu().softmax(1),
-    "sigmoid": torch.sigmoid,
     "tanh of half": lambda z: torch.cat([z[:, :2].tanh(), z[:, 2:]], 1),
-    "normalised": lambda z: F.normalize(z, dim=1),
     "layer norm of halves": lambda z: F.layer_norm(z.view(-1, 2, 2), (2,)).flatten(1),
-    "largest of pairs": lambda z: torch.maximum(z, z[:, ORDER]),
     "product": lambda z: z * z[:, ORDER],
 }
+"""What the campaign of heads does not end in."""
 
 
 class Model(nn.Module):

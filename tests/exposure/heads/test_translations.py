@@ -101,6 +101,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "leaky": lambda h: F.leaky_relu(h, 0.3),
     "prelu": lambda h: F.prelu(h, ROW),
     "hardsigmoid": F.hardsigmoid,
+    "threshold": lambda h: F.threshold(h, 0.1, 0.1),
+    "threshold with a jump": lambda h: F.threshold(h, 0.1, 2.0),
     "glu by axis": lambda h: F.glu(h.view(N, 2, 3), 1).flatten(1),
     "log_sigmoid": F.logsigmoid,
     "sum over heads": lambda h: h.view(N, 2, 3).sum(1),
@@ -158,7 +160,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "preallocated": preallocated,
 }
 UNKNOWN = {"cube", "clamp by tensors", "log_sigmoid", "sorted", "two largest", "distances"}
-UNKNOWN |= {"preallocated", "add itself", "chosen by node"}
+UNKNOWN |= {"threshold with a jump", "preallocated", "add itself", "chosen by node"}
 """Those that hold something without a form of its own (sin is one)."""
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, Sequential, SGConv, SSGConv
 
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.heads.operations import Activation, Affine, HeadGraph
+from gnn_repair.exposure.heads.operations import Activation, Affine, HeadGraph, find_target
 from tests.campaigns import file_mutations
 from tests.campaigns.file_subjects import Subject, judge_exposure
 from tests.helpers.models.gallery import TAILED, built, exposed, graph
@@ -37,8 +37,8 @@ def heads() -> dict[tuple[str, ...], HeadGraph]:
         ("3 classes", "4"): (
             8, relu, replace(affine, weight=affine.weight[:3], bias=affine.bias[:3])
         ),
-        ("bias", "9 rows", "26 nodes"): (
-            8, relu, replace(affine, bias=affine.bias.repeat(9, 1))
+        ("bias", "27 rows", "26 nodes"): (
+            8, relu, replace(affine, bias=affine.bias.repeat(27, 1))
         ),
     }  # fmt: skip
     return {words: HeadGraph(width, tuple(steps)) for words, (width, *steps) in pairs.items()}
@@ -122,16 +122,28 @@ def run(model: nn.Module, data: Any) -> Tensor:
     return model(data.x, data.edge_index)
 
 
+@pytest.mark.parametrize("outputs", ["classes", "labels"])
 @pytest.mark.parametrize("forward", [run, None])
-def test_binding_knows_a_model_without_a_head(forward: Any, tmp_path: Path) -> None:
+def test_binding_knows_a_model_without_a_head(forward: Any, outputs: Any, tmp_path: Path) -> None:
+    def made() -> nn.Module:
+        end = nn.Sigmoid() if outputs == "labels" else nn.Identity()
+        steps = [(GCNConv(graph().num_features, 3), "x, edge_index -> x"), end]
+        return Sequential("x, edge_index", steps).double()
+
     torch.manual_seed(0)
-    data, made = graph(), lambda: GCNConv(graph().num_features, 3).double()
-    model = made()
-    expose(model, data).save(tmp_path / "plain")
+    data, model = graph(), made()
+    exposure = expose(model, data, outputs=outputs)
+    exposure.save(tmp_path / "plain")
     read = Exposure.load(tmp_path / "plain")
-    assert read.bind(model, data, forward=forward).forward is forward
+    assert read.head is None and read.bind(model, data, forward=forward).forward is forward
     with refused("logits", "parameters"):
         read.bind(made(), data)
+
+
+@pytest.mark.parametrize("name", ["normal_.default", "mm.default", "__class__.mro", "relu.none"])
+def test_files_name_elementwise_operations_alone(name: str) -> None:
+    with refused(repr(name), "elementwise"):
+        find_target(name)
 
 
 def test_binding_allows_what_its_tolerance_does() -> None:
