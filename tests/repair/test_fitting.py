@@ -145,13 +145,15 @@ def test_a_bar_is_shown_when_asked_for(repair, monkeypatch):
 def test_the_log_hears_epochs_and_results(caplog):
     heard: list[Progress] = []
     with caplog.at_level(logging.DEBUG, logger="gnn_repair"):
-        fitted = short().fit(toy_exposure("gcn"), *MASKS, device="cpu", on_progress=heard.append)
-    epochs = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
-    assert len(epochs) == len(heard) > 2
+        for told in ({}, {"on_progress": heard.append}):
+            fitted = short().fit(toy_exposure("gcn"), *MASKS, device="cpu", **told)
+    every = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
+    epochs = every[len(heard) :]
+    assert len(heard) > 2 and every[: len(heard)] == epochs
     for text, progress in zip(epochs, heard, strict=True):
         assert f"epoch {progress.epoch} of 40" in text and in_words(progress) in text
     results = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
-    assert results == [str(fitted)]
+    assert results == [str(fitted)] * 2
     assert {record.name for record in caplog.records} == {"gnn_repair.repair"}
 
 
