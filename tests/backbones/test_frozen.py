@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch_geometric.nn import GCNConv
 
+from benchmarks.training import plain_loop
 from gnn_repair.backbones import BACKBONES, Frozen, Shape, train_backbone
 from gnn_repair.backbones.train import OwnNetwork, load_network, train_own
 from gnn_repair.errors import DeviceError, FileFormatError, InputError, SplitError
@@ -64,19 +66,38 @@ def test_a_member_alone_is_that_member_in_every_field(graph):
         assert all(getattr(alone, name) is getattr(frozen, name) for name in names)
 
 
-OWN = OwnNetwork(lambda features, classes: GCNConv(features, classes))
+class Own(nn.Module):
+    """With buffers of its own, and what training and evaluation do differently."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        self.first, self.last = GCNConv(features, 8), GCNConv(8, classes)
+        self.norm, self.dropout = nn.BatchNorm1d(8), nn.Dropout(0.3)
+
+    def forward(self, x, edge_index):
+        return self.last(self.dropout(self.norm(self.first(x, edge_index)).relu()), edge_index)
 
 
-def network_of(graph):
+OWN = OwnNetwork(Own)
+
+
+def network_of(graph, **changes):
     """Of an early epoch: later ones are worse in validation and not kept."""
     graph.y[graph.val_mask[:, 1]] = graph.y[graph.val_mask[:, 1]].flip(0)
-    budget = Budget(12, None, 0.3, 0.0)
-    return train_own(OWN, graph, 1, device=torch.device("cpu"), budget=budget)
+    budget = replace(Budget(12, None, 0.3, 0.02, clip=0.5), **changes)
+    return train_own(OWN, graph, 1, device=torch.device("cpu"), budget=budget), budget
 
 
-def test_a_network_of_ones_own_gives_the_logits_that_are_kept(graph, tmp_path):
-    trained = network_of(graph)
-    assert int(trained.best_epoch) < int(trained.epochs_run)
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_network_of_ones_own_is_the_best_of_a_plain_loop(decoupled, graph, tmp_path):
+    trained, budget = network_of(graph, decoupled=decoupled)
+    assert 0 < int(trained.best_epoch) < int(trained.epochs_run) == 12
+    torch.manual_seed(0)
+    network = OWN.network(12, 3).double()
+    best = plain_loop(network, graph, 1, budget)
+    state = trained.network.state_dict()
+    same = [torch.allclose(state[name].double(), value.double()) for name, value in best.items()]
+    assert all(same) != decoupled  # whose decay is another one
     expected = OWN.logits(trained.network, graph).unsqueeze(0).detach()
     torch.testing.assert_close(trained.logits, expected, rtol=0, atol=0)
     trained.save(tmp_path / "network")
@@ -84,11 +105,20 @@ def test_a_network_of_ones_own_gives_the_logits_that_are_kept(graph, tmp_path):
     assert again.splits == (1,) and torch.equal(again.logits, trained.logits)
     for name in ("best_epoch", "epochs_run", "diverged"):
         assert torch.equal(getattr(again, name), getattr(trained, name))
+    patient, _ = network_of(graph, patience=2, decoupled=decoupled)
+    assert int(patient.epochs_run) == int(patient.best_epoch) + 2
+    torch.manual_seed(0)  # labels of which the untrained network knows those of validation
+    graph.y = OWN.logits(OWN.network(12, 3).double().eval(), graph).argmax(1)
+    for zero in (False, True):
+        kept = train_own(
+            OWN, graph, 1, device=torch.device("cpu"), budget=replace(budget, epoch_zero=zero)
+        )
+        assert (int(kept.best_epoch) == 0) == zero
 
 
 @pytest.mark.parametrize("what", ["y", "x", "edge_index", "logits", "nan"])
 def test_a_network_of_other_data_or_logits_is_refused(what, graph, tmp_path):
-    trained, other = network_of(graph), graph.clone()
+    (trained, _), other = network_of(graph), graph.clone()
     if what == "y":
         other.y = 1 - graph.y.clamp(max=1)
     elif what == "x":
@@ -105,7 +135,8 @@ def test_a_network_of_other_data_or_logits_is_refused(what, graph, tmp_path):
 
 
 CHANGES = {
-    "another data": {}, "damaged": {}, "does not exist": {},
+    "another data": {}, "damaged": {}, "does not exist": {}, "not give its logits": {},
+    "float32": {},
     "another backbone": {"like": BACKBONES["sage"](SMALL)},
     "another shape": {"like": BACKBONES["gcn"](Shape(hidden=8, heads=4))},
     "another budget": {"budget": replace(BUDGET, clip=1.0)},
@@ -116,11 +147,16 @@ CHANGES = {
 @pytest.mark.parametrize("named", CHANGES)
 def test_a_file_that_does_not_match_is_refused(named, graph, tmp_path):
     path = tmp_path / "model.safetensors"
-    frozen_of("gcn", graph).save(path)
+    frozen = frozen_of("gcn", graph)
+    frozen.save(path)
     asked = {"data": graph, "like": BACKBONES["gcn"](SMALL), "budget": BUDGET, "seed": 0}
     assert Frozen.load(path, **asked).num_members == 3
     if named == "another data":
         graph.y[4] = 0
+    elif named in ("not give its logits", "float32"):
+        frozen = replace(frozen, logits=1 + frozen.logits * 2)
+        single = {name: value.float() for name, value in frozen.parameters.items()}
+        (replace(frozen, parameters=single) if named == "float32" else frozen).save(path)
     elif named == "damaged":
         path.write_bytes(path.read_bytes()[:-100])
     elif named == "does not exist":
@@ -145,19 +181,17 @@ def test_a_full_gpu_says_which_knob_to_turn(graph, monkeypatch):
 
 
 def test_a_class_absent_from_training_works_with_a_warning(graph):
-    graph.train_mask[graph.y == 2, 0] = False
-    with pytest.warns(UserWarning, match="split 0 trains without any node of class 2"):
-        frozen = frozen_of("gcn", graph, splits=[0])
+    graph.train_mask[graph.y == 2, 1] = False
+    with pytest.warns(UserWarning, match="split 1 trains without any node of class 2"):
+        frozen = frozen_of("gcn", graph, splits=[1])
     assert frozen.logits.shape == (1, 36, 3)
 
 
 def test_a_diverging_split_is_reported(graph):
     wild = replace(SHORT, epochs=40, learning_rate=1e300)
-    with pytest.warns(UserWarning, match="diverged after epoch"):
-        frozen = train_backbone(
-            BACKBONES["gcn"](SMALL), graph, splits=[0], device="cpu", budget=wild
-        )
-    assert bool(frozen.diverged[0])
+    with pytest.warns(UserWarning, match="split 2 diverged after epoch"):
+        frozen = train_backbone("gcn", graph, splits=[2], device="cpu", budget=wild)
+    assert bool(frozen.diverged[0]) and "diverged: splits 2" in str(frozen)
     assert bool(frozen.logits.isfinite().all())
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.training import plain_loop
-from gnn_repair.backbones import BACKBONES, Graph, Shape, train_backbone
+from gnn_repair.backbones import BACKBONES, Graph, Shape, architectures, train_backbone
 from gnn_repair.backbones.train import _BackboneTrainee
 from gnn_repair.training import SHORT, stack_parameters, unstack_parameters
 from tests.helpers.device_places import DEVICES
@@ -146,13 +146,21 @@ def test_the_same_seed_gives_the_same_bits(name, graph):
     assert not torch.equal(first.logits, other.logits)
 
 
-def test_dropout_is_applied_while_training_only(graph):
-    still, moving = BACKBONES["gcn"](STILL), BACKBONES["gcn"](replace(STILL, dropout=0.5))
+DROPS = {"gcn": 1, "sage": 1, "graphconv": 1, "gat": 3, "gatv2": 3}
+"""Places where values are dropped: hidden states, and coefficients of both attentions."""
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_dropout_is_applied_while_training_only(name, graph, monkeypatch):
+    shares, real = [], architectures.drop
+    monkeypatch.setattr(architectures, "drop", lambda v, p: shares.append(p) or real(v, p))
+    moving = BACKBONES[name](replace(STILL, dropout=0.3))
     trainee = _BackboneTrainee(moving, graph, (0,), torch.device("cpu"), seed=0)
-    calm = _BackboneTrainee(still, graph, (0,), torch.device("cpu"), seed=0)
-    first, second = (trainee.losses(trainee.trunk()) for _ in range(2))
-    assert not torch.equal(first, second)
-    assert torch.equal(trainee.scores(trainee.trunk()), calm.scores(calm.trunk()))
+    trainee.losses(trainee.trunk())
+    assert [share for share in shares if share] == [0.3] * DROPS.get(name, 0)
+    shares.clear()
+    trainee.scores(trainee.trunk())
+    assert not any(shares)
 
 
 @pytest.mark.parametrize("device", DEVICES[1:])

@@ -26,7 +26,8 @@ def agree(
         (operation, device, precision),
         (reference, "cpu", torch.float64),
     ):
-        leaves = [tensor.to(place, dtype).requires_grad_() for tensor in tensors]
+        # Copies, or the gradients of both would add up in one place and always be equal.
+        leaves = [tensor.to(place, dtype, copy=True).requires_grad_() for tensor in tensors]
         out = function(place, *leaves)
         out.backward(torch.cos(torch.arange(out.numel(), device=place).view_as(out)).to(out))
         results.append([t.detach().cpu().double() for t in (out, *(leaf.grad for leaf in leaves))])

@@ -46,6 +46,11 @@ def test_mix(device, groups, width):
         [randn(300, groups), randn(30, groups * width, seed=1)],
         device,
     )
+    # Each alone, where the other asks for no gradient.
+    for at in range(2):
+        given = [randn(300, groups), randn(30, groups * width, seed=1)]
+        given[at].requires_grad_()
+        assert torch.autograd.grad(mix(PATTERN, *given).sum(), given[at])[0].abs().sum() > 0
 
 
 @EVERYWHERE

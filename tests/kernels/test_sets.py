@@ -147,6 +147,9 @@ BAD_SIZES = {
     "output": lambda: tilt(
         SETS_OF_ONE, targets(), LAYER, Scorer(randn(S, H + 1), randn(S)), randn(S, R, C)
     ),
+    "contributions": lambda: tilt(
+        SETS_OF_ONE, targets(), LAYER, Scorer(randn(S, H), randn(S)), randn(S - 1, R, C)
+    ),
     "recipients": lambda: compare(
         SETS_OF_ONE.segments, SETS_OF_ONE.columns, randn(S, N - 1, 3), randn(S, P, 3)
     ),

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from benchmarks import repair as bench
-from benchmarks.repair import LiteralRepair
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
@@ -22,7 +21,7 @@ from tests.helpers.device_places import DEVICES
 from tests.helpers.models import convolutions, typed_models
 from tests.helpers.repair import literal
 from tests.helpers.repair.contract_exposures import KINDS, world
-from tests.helpers.repair.literal import check, random_parameters
+from tests.helpers.repair.literal import check
 from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 # The factorised repairs against the literal ones: outputs and gradients, on all exposures.
@@ -141,22 +140,6 @@ def test_counts_are_those_of_the_formulas(d, c):
 
 
 # The benchmark's peer computes the same function, and the benchmark runs.
-
-
-@pytest.mark.parametrize("method", [SetTranslation(), Reweighting()])
-def test_the_literal_peer_gives_the_same_logits(method):
-    exposure = toy_exposure("h2gcn").member(0)
-    inputs = RepairInputs(exposure)
-    p = random_parameters(method, inputs)
-    peer = LiteralRepair(exposure, isinstance(method, Reweighting)).double().eval()
-    last = "scorer" if isinstance(method, Reweighting) else "head"
-    with torch.no_grad():
-        for ours, theirs in (("encoder", peer.encoder), (last, peer.head)):
-            for here, there in ((0, 0), (2, 3)):
-                theirs[there].weight.copy_(p[f"{ours}.{here}.weight"][0].t())
-                theirs[there].bias.copy_(p[f"{ours}.{here}.bias"][0])
-        found = method.corrected(p, inputs, method.tables(p, inputs), inputs.everyone, None)[0]
-        torch.testing.assert_close(peer(), found)
 
 
 def test_every_form_is_measured(monkeypatch):

@@ -105,6 +105,7 @@ def put(place, value):
 
 DAMAGE = [
     ("set-translation", "best_epoch", put(0, 9)),
+    ("set-translation", "epochs_run", put(0, 9)),
     ("set-translation", "parameters/head.0.weight", lambda held: held[:1]),
     ("temperature-scaling", "parameters/temperature", put(0, 0.0)),
     ("refit-head", "constants/scale", put((0, 0), 0.0)),
