@@ -191,18 +191,12 @@ def test_view_opens_a_page_and_serves_what_has_parts(pages, tmp_path, monkeypatc
 
 # One model per page: what is shown is the stored run, number by number, or the page says so.
 
-SMALL = override(
-    PAPER,
-    [
-        "backbones.hidden=8",
-        "backbones.short.epochs=8",
-        "repairs.hidden=8",
-        "repairs.reweighting.epochs=3",
-        "repairs.reweighting.learning_rate=0.05",
-        "repairs.set_translation.epochs=3",
-        "repairs.set_translation.learning_rate=0.05",
-    ],
-)
+SETTINGS = """
+backbones.hidden=8 backbones.short.epochs=8 repairs.hidden=8
+repairs.reweighting.epochs=3 repairs.reweighting.learning_rate=0.05
+repairs.set_translation.epochs=3 repairs.set_translation.learning_rate=0.05
+"""
+SMALL = override(PAPER, SETTINGS.split())
 METHODS = ["oracle", "reweighting", "set_translation"]
 SPLITS = (0, 1, 3)
 
