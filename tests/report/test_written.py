@@ -46,6 +46,8 @@ def test_the_page_is_one_file_with_nothing_outside(tmp_path):
     assert set(outside) == {"http://www.w3.org/2000/svg"} and "connect-src" not in page
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
     assert [p.name for p in path.parent.iterdir()] == ["r.html"]
+    sampled = replace(exposure, n_id=torch.arange(100, 140))  # nodes of a larger graph
+    assert payload_of(report(sampled, y, path))["run"]["names"][:2] == ["100", "101"]
 
 
 def bad(value: float) -> torch.Tensor:
@@ -223,10 +225,9 @@ def test_a_named_case_is_run_again_in_its_stack_and_shows_the_stored_numbers(run
     assert run.exit_code == 0, run.output
     assert len(list(figures.glob("*.svg"))) == 7
     content, arrays = payload_of(page), arrays_of(page)
-    stored, records = (
-        runs.get(SMALL.digest, rerun_of(runs, 1).case.runs[1]),
-        [*runs.records(SMALL.digest)],
-    )
+    again, records = rerun_of(runs, 1), [*runs.records(SMALL.digest)]
+    stored = runs.get(SMALL.digest, again.case.runs[1])
+    assert content["run"]["best"]["nodes"] == again.mask("val").sum() != again.mask("test").sum()
     assert "Split 1, trained with splits 0, 1, 3; the stored run" in content["subtitle"]
     assert "--dataset builtin --backbone gcn --split 1" in content["made"]["command"]
     assert content["made"]["protocol"] == SMALL.digest
