@@ -17,24 +17,24 @@ import gnn_repair
 
 PACKAGE = Path(gnn_repair.__file__).parent
 SURFACE = Path(__file__).parent / "public.txt"
-LAYERS = [
-    {"errors"},
-    {"atomic"},
-    {"published", "methods", "files", "devices", "budget", "startup", "f1"},
-    {"notebook", "highs", "results", "catalog", "checks"},
-    {"kernel_cache"},
-    {"kernels"},
-    {"datasets"},
-    {"training"},
-    {"backbones"},
-    {"exposure"},
-    {"oracle", "repair"},
-    {"study"},
-    {"reporting"},
-    {"diagnosis"},
-    {"cli"},
-]
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+LAYERS = """
+errors
+atomic
+published methods files devices budget startup f1
+notebook highs results catalog checks
+kernel_cache
+kernels
+datasets
+training
+backbones
+exposure
+oracle repair
+study
+reporting
+diagnosis
+cli
+"""
+RANK = {name: rank for rank, layer in enumerate(LAYERS.splitlines()) for name in layer.split()}
 TREES = {
     path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted(PACKAGE.rglob("*.py"))

@@ -122,7 +122,7 @@ def two_outputs():
     return replace(exposure_of(whole), outputs="labels")
 
 
-def test_labels_are_rows_of_node_and_label(two_outputs, tmp_path):
+def test_labels_are_rows_of_node_and_label(two_outputs):
     y = torch.tensor([[0, 0], [0, 1], [0, -1]])
     found = gr.diagnose(two_outputs, y=y)
     frame = found.to_frame()
@@ -133,21 +133,14 @@ def test_labels_are_rows_of_node_and_label(two_outputs, tmp_path):
     assert frame["frozen_logit"].tolist() == pytest.approx([1, -1, 2, -2, -4])
     assert frame["gamma"].tolist() == pytest.approx([1, 3, -2, -2, 4])
     assert frame["could_turn"].tolist() == ["", "can", "", "", "cannot"]
-    text = str(found)
-    assert "wrong about 3 of 5 labels" in text
-    assert "(1 of 3)" in text and "(1 of 2)" in text  # error reach, and chance beside it
-    assert "wrongly" in found.explain(0) and "rightly" in found.explain(2)
-    assert len(pd.read_csv(found.to_csv(tmp_path / "rows.csv"))) == 5
-    told = found.summary()
-    assert (told["reach"]["hits"], told["reach"]["total"], told["asked"]) == (1, 3, 5)
-    assert (told["chance"]["hits"], told["chance"]["total"]) == (1, 2)
+    assert all(part in str(found) for part in ("3 of 5 labels", "(1 of 3)", "(1 of 2)"))
+    chance = found.summary()["chance"]
+    assert (chance["hits"], chance["total"]) == (1, 2)
     heights = [bar.get_height() for bar in found.plot().patches]
     assert heights == pytest.approx([50, 0, 0, 100])
-    with pytest.raises(InputError, match="classes"):
-        found.report(tmp_path / "page.html")
 
 
-def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
+def test_values_are_intervals_beside_chance(two_outputs):
     values = replace(two_outputs, outputs="values")
     y = torch.tensor([[2.5, 5.0], [2.0, -2.5], [float("nan"), -2.0]])
     found = gr.diagnose(values, y=y)
@@ -158,11 +151,8 @@ def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
     # Of output 0 two values are known, so each is the other's chance; of output 1 all three.
     expected = [1, 1, 0, 0.5, np.nan, 0]
     assert frame["chance"].tolist() == pytest.approx(expected, nan_ok=True)
-    text = str(found)
-    told = found.summary()
-    assert (told["reach"]["hits"], told["chance"]["value"]) == (2, 0.5)
-    assert told["excess"]["value"] == pytest.approx(-0.1)
-    assert "(2 of 5)" in text and "chance 50.0 %" in text and "excess -10.0" in text
+    for part in ("(2 of 5)", "chance 50.0 %", "excess -10.0"):
+        assert part in str(found)
     assert "True: 2.5" in found.explain(0)
     assert sum(len(lines.get_segments()) for lines in found.plot().collections) == 5
     graphs = replace(found, exposure=replace(values, names=NodeNames("graph")))
@@ -182,15 +172,6 @@ def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
     assert f"{middle:.4g}" != f"{mean:.4g}" and f"width {middle:.4g} in" in str(found.range)
 
 
-def test_a_frozen_backbone_brings_its_own_data():
-    data = tiny_graph()
-    frozen = gr.train_backbone("sgc", data, [0, 2], budget=gr.Budget(3, None, 0.01, 0.0))
-    found = gr.diagnose(frozen)
-    assert found.reach.num_members == 2 and "2 members together" in str(found)
-    rows = found.to_frame()[["member", "node"]].to_numpy().tolist()
-    assert rows == data.test_mask[:, [0, 2]].t().nonzero().tolist()
-
-
 @pytest.mark.parametrize("splits", [[3], [2, 0], [3, 1]])
 def test_a_backbone_is_asked_about_the_test_nodes_of_its_own_splits(splits):
     """Every split has another number of test nodes; a mask of one column is that split's."""
@@ -204,6 +185,7 @@ def test_a_backbone_is_asked_about_the_test_nodes_of_its_own_splits(splits):
     data.train_mask, data.val_mask, data.test_mask = masks
     frozen = gr.train_backbone("sgc", data, splits, budget=gr.Budget(2, None, 0.01, 0.0))
     found = gr.diagnose(frozen)
+    assert ("2 members" in str(found)) is (found.reach.num_members == 2)
     asked = [[v for v in range(data.num_nodes) if masks[2, v, split]] for split in splits]
     solution = found.reach.witnesses
     for member, nodes in enumerate(asked):

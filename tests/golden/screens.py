@@ -126,8 +126,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "study": ("", "overview&case=3", "node=3"),
     "sampled": ("", "nodes&status=wrong&order=margin"),
     "parts": ("node=2", "node=14"),
-    "gaps": GAPS,
-    "gaps, head": (*GAPS, "nodes&status=undecided"),
+    "gaps": (*GAPS, "node=32", "node=3"),
+    "gaps, head": (*GAPS, "nodes&status=undecided", "nodes&status=unreachable"),
 }
 
 

@@ -181,7 +181,9 @@ def _gaps_page(path: Path, nonlinear: bool) -> None:
     share = np.where(place[:, None] % 4 == 1, np.nan, changes.share)
     decided = changes.decided & (place[:, None] % 6 != 2) & (place[:, None] + np.arange(4) != 8)
     classes = replace(changes, share=share, decided=decided)
-    head = held.head and replace(held.head, verdict=place % 3)
+    head = held.head
+    if head is not None:
+        head = replace(head, verdict=place % 3, bound=np.where(place == 1, 0.0, head.bound))
     torn = replace(held, margin=margin, classes=classes, head=head)
     with patch.object(writing, "gather", lambda *_, **__: torn):
         gr.report(exposure, y, path)
@@ -254,10 +256,14 @@ def _extreme_page(path: Path, kind: str) -> None:
     said = exposure.frozen_logits[0].argmax(1)
     spoilt = exposure.frozen_logits[0].clone()
     spoilt[(said == y).nonzero().view(-1)[:2]] *= -1
+    shifts = {f"{kind}_translation": report_worlds.Moved(ord(kind[0])) for kind in ("node", "set")}
     options: dict[str, Any] = {
         "one": {"nodes": (said != y).nonzero().view(-1)[:1]},
         "right": {"y": said, "node_names": [f"=a{i}" for i in range(40)]},
-        "spoilt": {"repairs": {"mine": spoilt}, "class_names": ['a "b" "c"', "+d", "@e,f", "-g"]},
+        "spoilt": {
+            "repairs": {"mine": spoilt, **shifts},
+            "class_names": ['a "b" "c"', "+d", "@e,f", "-g"],
+        },
     }
     gr.report(path=path, **{"exposure": exposure, "y": y, **options[kind]})
 

@@ -149,8 +149,9 @@ def test_the_shown_node_passes_the_filters(browser, demo):
     assert not browser.driver.find_element("id", "clear").is_displayed()
     # A link to a node that the filters leave out takes them away, and says so.
     right = evidence.nodes[evidence.right][0]
-    browser.show(f"#node={right}&status=wrong&gamma=0~&support=1~1")
+    browser.show(f"#node={right}&status=wrong&gamma=0~&support=1~1&order=node")
     assert browser.selected() == right and browser.shown() == len(evidence.nodes)
+    assert "order=node" in browser.run("return location.hash")
     assert browser.driver.find_element("id", "notice").is_displayed()
     browser.click("#notice-close")
     assert not browser.driver.find_element("id", "notice").is_displayed()
@@ -159,6 +160,12 @@ def test_the_shown_node_passes_the_filters(browser, demo):
     browser.click("[data-pick=support]")
     assert browser.shown() == (~evidence.right & evidence.reachable).sum()
     assert len(browser.texts(".pick")) == 1
+    # A filter about two predictions follows what is compared.
+    browser.show("#nodes&pair=changed")
+    browser.run("document.getElementById('compare-panel').scrollIntoView()")
+    browser.until("document.querySelector('#compare-b option')")
+    browser.choose("#compare-b", "0 oracle")
+    assert browser.shown() == (~evidence.right).sum()
 
 
 # The list, counted again: what each filter leaves, in what order, and the numbers of its rows.
@@ -204,6 +211,7 @@ def test_every_filter_leaves_its_nodes_in_their_order(browser, torn):
     repairs = [leads(one.logits, true) for one in e.corrections]
     fixed = [one.predictions == true for one in e.corrections]
     changed = e.corrections[0].predictions != e.corrections[1].predictions
+    moved = 1 - 1 / (1 + np.abs(repairs[0] - repairs[1]))
     names = e.nodes.astype(str)
     browser.open(path)
     for address, mask in {
@@ -221,13 +229,14 @@ def test_every_filter_leaves_its_nodes_in_their_order(browser, torn):
         "a=0 frozen&b=0 own 1&pair=b": wrong & fixed[1],
         "a=0 frozen&b=0 own 1&pair=none": wrong & ~fixed[1],
         "a=0 own 0&b=0 own 1&pair=changed": changed,
+        "a=0 frozen&b=0 oracle&pair=b": wrong & can,
     }.items():  # fmt: skip
         assert 0 < mask.sum() < 200, address
         assert listed(browser, f"nodes&{address}")["node"].tolist() == e.nodes[mask].tolist()
     for order, key in {
         "margin": e.margin, "margin-high": -e.margin, "frozen": frozen, "frozen-high": -frozen,
         "gain": frozen - e.margin, "gain 1": frozen - repairs[1], "degree": -degree,
-        "degree-low": degree, "node": e.nodes,
+        "degree-low": degree, "node": e.nodes, "changed&a=0 own 0&b=0 own 1": ~changed - moved,
     }.items():  # fmt: skip
         expected = e.nodes[np.argsort(np.where(np.isnan(key), np.inf, key), kind="stable")]
         assert listed(browser, f"nodes&order={order}")["node"].tolist() == expected.tolist(), order

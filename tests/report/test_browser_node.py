@@ -44,6 +44,10 @@ def test_a_slider_moves_mass_within_its_group(browser, small):
         assert found == pytest.approx(expected, abs=1e-4)
         assert f"{abs(expected):.3f}" in browser.text("#what-if-row")
     assert len(browser.texts("#what-if-point path")) == 1
+    browser.open(path, browser.run("return location.hash"))
+    assert browser.run("return document.getElementById('what-if-margin').dataset.value") == str(
+        found
+    )
     browser.click("[data-set=oracle]")
     found = float(browser.run("return document.getElementById('what-if-margin').dataset.value"))
     assert found == pytest.approx(evidence.margin[i], abs=1e-4)
@@ -75,9 +79,9 @@ SPOTS = (
 )
 
 
-def test_every_view_draws_every_node_without_a_complaint(browser, small):
+def test_every_view_draws_every_node_without_a_complaint(browser, small, tmp_path):
     path, evidence = small
-    browser.open(path, f"#node={evidence.nodes[0]}")
+    n, binary = len(evidence.nodes), make_exposure(classes=2, groups=2)
     walk = (
         "const faults = []; for (let step = 0; step < arguments[0]; step++) {"
         "  const text = document.getElementById('nodes').innerHTML;"
@@ -86,8 +90,10 @@ def test_every_view_draws_every_node_without_a_complaint(browser, small):
         "  document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[1]}));"
         "} return faults"
     )
+    browser.open(report(*binary, tmp_path / "r.html"), f"#node={gather(*binary).nodes[0]}")
+    assert browser.run(walk, n, "ArrowDown") == []
     # Every node in one view, from the end a third of them in the others.
-    n = len(evidence.nodes)
+    browser.open(path, f"#node={evidence.nodes[0]}")
     for view, key, steps in (("margins", "Down", n), ("three", "Up", n // 3), ("spread", "Up", 9)):
         browser.choose("#view", view)
         assert browser.run(walk, steps, f"Arrow{key}") == []
@@ -143,6 +149,8 @@ def test_wheel_keys_and_pinch_zoom(browser, demo):
     assert browser.selected() == chosen
     right, down = np.subtract(browser.run(SPOTS, "point")["frozen"], middle)
     assert right > 20 and down > 20
+    browser.choose("#view", "three")  # which has a frame of its own
+    assert "frame=" not in browser.run("return location.hash")
     browser.open(path, address)
     browser.run(
         "const plane = document.getElementById('plane'), area = plane.getBoundingClientRect();"
@@ -230,6 +238,9 @@ def test_a_hub_s_terms_come_in_portions_and_every_column_adds_up(browser, hub):
         browser.click("#terms-more button") if listed < 840 else None
     assert words[1].endswith("Show 400 more") and words[2].endswith("Show all 840 terms")
     assert words[3] == ""
+    # Of so many the witness's are drawn in any case.
+    used = browser.texts("#terms tr.active")
+    assert len(browser.texts("#plane circle.used")) == len(used) > 0
 
 
 def test_what_is_pressed_in_the_table_keeps_the_focus(browser, hub):
@@ -356,6 +367,24 @@ def test_a_browser_reads_parts_on_demand(browser, tmp_path, monkeypatch):
             assert browser.run(read) == expected[i]
         files = [url for url in browser.requests() if "parts" in url]
         assert all(url.startswith(server.address) for url in files)
+        # A part that comes late is not drawn over what was asked for since.
+        late, last = (evidence.nodes[i] for i in (1, 8))  # only one of them is kept
+        browser.run(
+            "const own = window.fetch; let wait = 300; window.fetch = (...given) => {"
+            "  const late = new Promise(done => setTimeout(done, wait)); wait = 0;"
+            "  return late.then(() => own(...given)); };"
+            "location.hash = `#node=${arguments[0]}`;"
+            "setTimeout(() => { location.hash = `#node=${arguments[1]}`; }, 50)",
+            int(late),
+            int(last),
+        )
+        browser.until(
+            "document.querySelector('#node-head h2').textContent === arguments[0]", f"Node {last}"
+        )
+        browser.until(
+            "performance.now() > arguments[0]", browser.run("return performance.now() + 400")
+        )
+        assert browser.selected() == last
         # The table once, then one part per range; one that was dropped is read again.
         assert sum("table" in url for url in files) == 1
         assert len(set(files)) < len(files) < 1 + len(asked)

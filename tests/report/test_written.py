@@ -46,6 +46,8 @@ def test_the_page_is_one_file_with_nothing_outside(tmp_path):
     assert set(outside) == {"http://www.w3.org/2000/svg"} and "connect-src" not in page
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
     assert [p.name for p in path.parent.iterdir()] == ["r.html"]
+    sampled = replace(exposure, n_id=torch.arange(100, 140))  # nodes of a larger graph
+    assert payload_of(report(sampled, y, path))["run"]["names"][:2] == ["100", "101"]
 
 
 def bad(value: float) -> torch.Tensor:
@@ -191,18 +193,12 @@ def test_view_opens_a_page_and_serves_what_has_parts(pages, tmp_path, monkeypatc
 
 # One model per page: what is shown is the stored run, number by number, or the page says so.
 
-SMALL = override(
-    PAPER,
-    [
-        "backbones.hidden=8",
-        "backbones.short.epochs=8",
-        "repairs.hidden=8",
-        "repairs.reweighting.epochs=3",
-        "repairs.reweighting.learning_rate=0.05",
-        "repairs.set_translation.epochs=3",
-        "repairs.set_translation.learning_rate=0.05",
-    ],
-)
+SETTINGS = """
+backbones.hidden=8 backbones.short.epochs=8 repairs.hidden=8
+repairs.reweighting.epochs=3 repairs.reweighting.learning_rate=0.05
+repairs.set_translation.epochs=3 repairs.set_translation.learning_rate=0.05
+"""
+SMALL = override(PAPER, SETTINGS.split())
 METHODS = ["oracle", "reweighting", "set_translation"]
 SPLITS = (0, 1, 3)
 
@@ -229,10 +225,9 @@ def test_a_named_case_is_run_again_in_its_stack_and_shows_the_stored_numbers(run
     assert run.exit_code == 0, run.output
     assert len(list(figures.glob("*.svg"))) == 7
     content, arrays = payload_of(page), arrays_of(page)
-    stored, records = (
-        runs.get(SMALL.digest, rerun_of(runs, 1).case.runs[1]),
-        [*runs.records(SMALL.digest)],
-    )
+    again, records = rerun_of(runs, 1), [*runs.records(SMALL.digest)]
+    stored = runs.get(SMALL.digest, again.case.runs[1])
+    assert content["run"]["best"]["nodes"] == again.mask("val").sum() != again.mask("test").sum()
     assert "Split 1, trained with splits 0, 1, 3; the stored run" in content["subtitle"]
     assert "--dataset builtin --backbone gcn --split 1" in content["made"]["command"]
     assert content["made"]["protocol"] == SMALL.digest

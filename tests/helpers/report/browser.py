@@ -139,7 +139,7 @@ class Browser:
         )
 
     @contextmanager
-    def medium(self, **features: str) -> Iterator[None]:
+    def medium(self, **features: Any) -> Iterator[None]:
         """Another kind of device for a while, such as ``media="print"``."""
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
         try:

@@ -26,17 +26,12 @@ def draw(page: Path, node: str, lost: str) -> None:
             ("unreachable", f"#node={lost}", 1280, 1150, "light", (292, 70, 975, 1075)),
             ("phone", f"#node={node}", 390, 1280, "dark", None),
         ):
-            _theme(browser, theme)
-            browser.open(page, fragment, width)
-            browser.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
-            browser.resize(width, height)
-            browser.settle()
-            _save(browser, IMAGES / f"report-{name}.png", part)
-
-
-def _theme(browser: Any, theme: str) -> None:
-    wish = {"name": "prefers-color-scheme", "value": theme}
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wish]})
+            with browser.medium(features=[{"name": "prefers-color-scheme", "value": theme}]):
+                browser.open(page, fragment, width)
+                browser.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+                browser.resize(width, height)
+                browser.settle()
+                _save(browser, IMAGES / f"report-{name}.png", part)
 
 
 def _save(browser: Any, path: Path, part: tuple[int, int, int, int] | None) -> None:
