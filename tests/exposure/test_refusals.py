@@ -409,6 +409,32 @@ def by_sparse(x: Tensor, edge_index: Tensor) -> Tensor:
     return torch.sparse.mm(x.to_sparse(), torch.eye(6, dtype=x.dtype))
 
 
+def others(edge_index: Tensor) -> Tensor:
+    """Edges that the convolution does not have."""
+    return torch.stack([edge_index[0], edge_index[1].flip(0)])
+
+
+def kind_of(x: Tensor) -> Tensor:
+    return (x[:, 0] > 0).long()
+
+
+def kinds_around(x: Tensor, edge_index: Tensor, count: bool) -> Tensor:
+    """How often neighbours of a kind are there, or whether, written by two lists of places."""
+    one = x.new_ones(edge_index.shape[1])
+    places = (edge_index[1], kind_of(x)[edge_index[0]])
+    return torch.zeros_like(x).index_put(places, one, accumulate=count)
+
+
+def kinds_counted(x: Tensor, edge_index: Tensor) -> Tensor:
+    places = 6 * edge_index[1] + kind_of(x)[edge_index[0]]
+    return x.new_zeros(x.numel()).index_add(0, places, x.new_ones(len(places))).view_as(x)
+
+
+def positive_around(x: Tensor, edge_index: Tensor) -> Tensor:
+    known = (x > 0).long()
+    return torch.zeros_like(known).index_add(0, edge_index[1], known[edge_index[0]]).to(x)
+
+
 BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nothing": lambda x, e: x,
     "a mean over all nodes": lambda x, e: x - x.mean(0),
@@ -427,9 +453,18 @@ BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a running maximum": lambda x, e: x.cummax(0).values,
     "a running logarithm": lambda x, e: x.logcumsumexp(0),
     "an operator of one's own": lambda x, e: shifted(x),
+    "a histogram of others": lambda x, e: kinds_around(x, others(e), count=True),
+    "which kinds are around": lambda x, e: kinds_around(x, others(e), count=False),
+    "a histogram by one list of places": lambda x, e: kinds_counted(x, others(e)),
+    "a sum of whole numbers": positive_around,
+    "how many are similar": lambda x, e: x * (x @ x.t() > 1).to(x).sum(1, keepdim=True),
+    "a mean of codes": lambda x, e: x + torch.eye(6).to(x)[kind_of(x)].mean(0),
 }  # fmt: skip
 ALONE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a triangle of channels": lambda x, e: x.tril(),
+    "codes by two lists of places": lambda x, e: kinds_around(
+        x, torch.stack([torch.arange(len(x))] * 2), count=True
+    ),
     "parametric slopes": lambda x, e: nn.functional.prelu(x, x.new_full((6,), 0.1)),
     "sparse features": by_sparse,
     "a conjugate": lambda x, e: torch.complex(x, x).conj().imag,
