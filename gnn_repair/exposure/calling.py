@@ -1366,8 +1366,9 @@ def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
         if isinstance(value, Tensor) and not is_finite(value):
             raise InputError(f"{what}, and so does data.{name}; mend the data")
     raise InputError(
-        f"{what} though its weights and data are finite: it overflows {logits.dtype}, or divides "
-        "by zero; try model.double() on double data, or scale the features"
+        f"{what} though its weights and data are finite: it overflows {logits.dtype}, "
+        "divides by zero, or masks classes by infinity; try model.double() on double data, scale "
+        "the features, or mask by -1e9"
     )
 
 

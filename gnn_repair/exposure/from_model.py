@@ -857,10 +857,11 @@ NO_SUMS = dict.fromkeys(
     "reads the {} in order",
 ) | {aggr.LCMAggregation: "joins the {} two by two in a learned cell"}
 """PyG's aggregations that are no weighted sums, and what they do."""
-ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
+ADDING = {"mm", "mv", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
 """Operations that add up rows."""
 SUMS = "only sums, means and attention can be reweighted"
 AS_ONE_SUM = "write it as one sum over messages"
+BY_ITSELF = "multiply that part by itself, as a product with an N × N matrix, and add the rest"
 
 
 def no_mixture_reason(
@@ -900,6 +901,10 @@ def no_mixture_reason(
             return f"{what}, whose statistics are those of all nodes; give it running statistics"
         if last.reduction is None and last.name in ("add", "sub", "mul"):
             return f"{what}, one row at a time; {AS_ONE_SUM}"
+        if last.name in ADDING and not analysis.value(last.outs[0]).dtype.is_floating_point:
+            return f"{what} of whole numbers, which have no shares; add up real ones, as .double()"
+        if last.reduction is None and analysis.is_layer(last):
+            return f"{what} of columns that stand for {noun}s, as an adjacency's do; {BY_ITSELF}"
         if last.reduction is None and last.name in ADDING:
             return f"{what} into rows that stand for no {noun} (clusters, attention heads); {SUMS}"
         if "avg_pool" in last.name:
@@ -932,8 +937,7 @@ def no_mixture_reason(
         if _holds_graph(field(subject.data, field_name), subject.data, size):
             return (
                 f"{reason}; the graph's adjacency matrix stands among the columns of "
-                f"data.{field_name}, which it reads as features: multiply that part by itself, as "
-                "a product with an N × N matrix, and add the rest"
+                f"data.{field_name}, which it reads as features: {BY_ITSELF}"
             )
     return f"{reason}; where features were propagated beforehand, pass a forward= that propagates"
 

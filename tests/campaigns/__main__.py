@@ -10,13 +10,14 @@ import typer
 
 from gnn_repair.cli.options import Format, FormatOption, emit
 from gnn_repair.errors import GnnRepairError, InputError
-from tests.campaigns import CampaignResult, file_mutations, heads, kinds, lps, store_kills
+from tests.campaigns import CampaignResult, file_mutations, heads, kinds, lps, store_kills, wild
 from tools import names
 
 CAMPAIGNS = {
     "lps": lps,
     "heads": heads,
     "kinds": kinds,
+    "wild": wild,
     "files": file_mutations,
     "store": store_kills,
 }

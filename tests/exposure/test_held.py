@@ -38,7 +38,40 @@ def to_zero(x: Tensor) -> Tensor:
     )
 
 
+def others(edge_index: Tensor) -> Tensor:
+    """Edges that the convolution does not have."""
+    return torch.stack([edge_index[0], edge_index[1].flip(0)])
+
+
+def kind_of(x: Tensor) -> Tensor:
+    return (x[:, 0] > 0).long()
+
+
+def kinds_around(x: Tensor, edge_index: Tensor, count: bool) -> Tensor:
+    """How often neighbours of a kind are there, or whether, written by two lists of places."""
+    one = x.new_ones(edge_index.shape[1])
+    places = (edge_index[1], kind_of(x)[edge_index[0]])
+    return torch.zeros_like(x).index_put(places, one, accumulate=count)
+
+
+def kinds_counted(x: Tensor, edge_index: Tensor) -> Tensor:
+    places = 6 * edge_index[1] + kind_of(x)[edge_index[0]]
+    return x.new_zeros(x.numel()).index_add(0, places, x.new_ones(len(places))).view_as(x)
+
+
+def positive_around(x: Tensor, edge_index: Tensor) -> Tensor:
+    known = (x > 0).long()
+    return torch.zeros_like(known).index_add(0, edge_index[1], known[edge_index[0]]).to(x)
+
+
 Besides = Callable[[Tensor, Tensor], Any]
+COUNTS: dict[str, tuple[Besides, list[str]]] = {
+    "a histogram of others": (lambda x, e: kinds_around(x, others(e), count=True), ["index_put"]),
+    "which kinds are around": (lambda x, e: kinds_around(x, others(e), count=False), ["index_put"]),
+    "a histogram by one list of places": (lambda x, e: kinds_counted(x, others(e)), ["index_add"]),
+    "a sum of whole numbers": (positive_around, ["index_add"]),
+    "a mean of codes": (lambda x, e: x + torch.eye(6).to(x)[kind_of(x)].mean(0), ["mean"]),
+}
 NAMED: dict[str, Besides] = {
     "mean": lambda x, e: x - x.mean(0),
     "index_reduce amax": lambda x, e: x.index_reduce(0, e[1], x[e[0]], "amax"),
@@ -73,6 +106,9 @@ READ: dict[str, Callable[[Tensor], Any]] = {
 APART: dict[str, Besides] = {
     "nothing": lambda x, e: x,
     "a triangle of channels": lambda x, e: x.tril(),
+    "codes by two lists of places": lambda x, e: kinds_around(
+        x, torch.stack([torch.arange(len(x))] * 2), count=True
+    ),
     "parametric slopes": lambda x, e: nn.functional.prelu(x, x.new_full((6,), 0.1)),
     "sparse features": lambda x, e: torch.sparse.mm(x.to_sparse(), torch.eye(6, dtype=x.dtype)),
     "a conjugate": lambda x, e: torch.complex(x, x).conj().imag,
@@ -86,6 +122,7 @@ CASES: dict[str, tuple[Besides, list[str]]] = {
     **{name: (how, [name]) for name, how in NAMED.items()},
     **{n: (lambda x, e, h=h: x * (1 + float(h(x))), ["item"]) for n, h in READ.items()},  # type: ignore[misc]
     **{name: (how, []) for name, how in APART.items()},
+    **COUNTS,
 }
 
 

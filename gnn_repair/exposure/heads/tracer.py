@@ -422,7 +422,8 @@ class Tracer(TorchDispatchMode):
             why = str(reason)
         if name in BY_INDEX:
             # Never tried on fewer rows: on a GPU an index beyond them cannot be recovered from.
-            why = why or MIXES
+            looked_up = name in ("index_select", "index", "embedding")
+            why = why or (PICKS if looked_up and not traced_in(shown[0][0]) else MIXES)
             return Lost(f"{self._where()} {why} (by `{name_of(func)}`)")
         try:
             functional = _functional(func, name)

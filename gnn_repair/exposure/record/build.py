@@ -298,6 +298,8 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     count = int(block_of.max()) + 1 if block_of.numel() else 0
     order = [int((block_of == b).nonzero()[0]) for b in range(count)]
     states, rows, by_entry = _states(parts, kept, axes, entries)
+    if not states.is_floating_point():  # as comparisons that are counted
+        states = states.to(analysis.value(reduction.message).dtype)
     sources = reduction.sources
     sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
     counts = None
@@ -309,7 +311,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     blocks = []
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
-        alpha = _coefficients(parts, kept, axes, order[b], entries)
+        alpha = _coefficients(parts, kept, axes, order[b], states.dtype, entries)
         scale = None if after is None else _at(after, recipients, order[b])
         if counts is not None:
             scale = 1 / counts if scale is None else scale / counts
@@ -414,10 +416,10 @@ def _states(
 
 
 def _coefficients(
-    parts: Parts, kept: Mapping[int, Tensor], axes: Sequence[int], channel: int, entries: int
-) -> Tensor:
-    first = kept[parts.table if parts.table is not None else parts.whole]
-    total = torch.full((entries,), parts.scale, dtype=first.dtype)
+    parts: Parts, kept: Mapping[int, Tensor], axes: Sequence[int], channel: int,
+    dtype: torch.dtype, entries: int,
+) -> Tensor:  # fmt: skip
+    total = torch.full((entries,), parts.scale, dtype=dtype)
     for factor in parts.factors:
         shown = _to_entries(factor.place, axes)
         rest = shown.shape[len(axes) :]

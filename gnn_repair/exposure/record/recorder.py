@@ -504,10 +504,8 @@ class Recorder(TorchDispatchMode):
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
         read = [self.record.values[number] for number in step.inputs]
-        # Which rows are picked may hang on features; what is picked then does not.
-        picked = [v for v in read if v.floating and name != "scatter"]  # as one-hot codes are made
-        live = any(v.live for v in picked or read)
-        step.looks = live and not results
+        live = any(v.live for v in read)
+        step.looks = live and not results and out is not None  # a check that raises shows none
         if live:
             self._keep_structure([*args[in_place:], *given.values()])
         rows: list[tuple[NodeRows, ...]] = [()] * len(results)

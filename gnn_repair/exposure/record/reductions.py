@@ -248,7 +248,10 @@ def rows_after(
     handler = HANDLERS.get(step.name) if step.func.namespace in ("aten", *EXTENSIONS) else None
     if handler is None:
         handler = _pointwise if _is_pointwise(step, args, outs) else _unknown
-    return handler(context)
+    behind = handler(context)
+    if step.reduction is not None and not (outs[0].is_floating_point() or outs[0].is_complex()):
+        step.reduction = None  # a sum of whole numbers: no share of one can be told
+    return behind
 
 
 @dataclass(frozen=True, eq=False)
@@ -442,9 +445,10 @@ def _compact(
 
 
 def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
-    """table[…, index, …]: the node that every picked row is of."""
+    """table[…, index, …]: the node that every picked row is of, or that picks it."""
     dim = dim % table.dim()
     known, shape, size = c.rows(table), c.out.shape, table.shape[dim]
+    places = [1] * dim + list(index.shape) + [1] * (table.dim() - dim - 1)
     if table.is_floating_point() and not any(rows.ids.stride(dim) != 0 for rows in known):
         space = c.recorder.value(index).space
         space = space if space is not None else c.recorder.spaces.only(size)
@@ -453,8 +457,9 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
             assert space is not None
             first = c.recorder.spaces.first(space)
             ids = index if first == 0 else index + first
-            places = [1] * dim + list(index.shape) + [1] * (table.dim() - dim - 1)
             return [(NodeRows(ids.reshape(places).expand(shape)),)]
+    if not known and index.dtype != torch.bool:
+        return [tuple(r.viewed(lambda t: t.reshape(places).expand(shape)) for r in c.rows(index))]
     return [tuple(_taken(rows, dim, index, shape) for rows in known)]
 
 
@@ -513,6 +518,12 @@ def _index_put(c: OpContext) -> list[Behind]:
         return _entry_sum(c, values, used[0], indices[used[0]], base)
     if len(used) == 2 and base.dim() >= 2 and base.shape[0] == base.shape[1]:
         return [(c.counted(base.shape, 0), c.counted(base.shape, 1))]
+    first, *others = [indices[place] for place in used]
+    c.step.mixes = any(
+        r.ids.shape != first.shape or not torch.equal(r.ids, first)
+        for index in others
+        for r in c.rows(index)
+    )  # a column that another node's value chooses, as in a histogram
     picks = tuple(slice(None) if index is None else index for index in indices)
 
     def write(ids: Tensor, rows: Tensor) -> Tensor:

@@ -686,7 +686,7 @@ def residual_advice(residual: float, dtype: torch.dtype) -> str:
     if not residual <= enough:
         return (
             "that is no rounding: what follows does something else with other messages, such as "
-            "keeping values between runs; take that out of the forward"
+            "keeping values between runs or writing them by out=; take that out of the forward"
         )
     double = "pass model.double() and double data"
     if dtype == torch.float64:
