@@ -322,6 +322,9 @@ def test_a_node_is_shown_from_its_head_on(browser, demo):
     # Back leads to the picture that was clicked.
     browser.driver.back()
     browser.until("Math.abs(window.scrollY - arguments[0]) < 5", before)
+    browser.click("#tab-nodes")
+    browser.click("#tab-overview")
+    browser.until("Math.abs(window.scrollY - arguments[0]) < 5", before)
     # The names of the views are no places to scroll to.
     for fragment in ("#nodes", "#overview"):
         browser.open(path, fragment)
