@@ -409,6 +409,9 @@ def by_sparse(x: Tensor, edge_index: Tensor) -> Tensor:
     return torch.sparse.mm(x.to_sparse(), torch.eye(6, dtype=x.dtype))
 
 
+TABLE = torch.tensor([[0.1, 0.2], [0.3, 0.5]], dtype=torch.float64)
+
+
 def others(edge_index: Tensor) -> Tensor:
     """Edges that the convolution does not have."""
     return torch.stack([edge_index[0], edge_index[1].flip(0)])
@@ -458,6 +461,12 @@ BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a histogram by one list of places": lambda x, e: kinds_counted(x, others(e)),
     "a sum of whole numbers": positive_around,
     "how many are similar": lambda x, e: x * (x @ x.t() > 1).to(x).sum(1, keepdim=True),
+    "a table read by kinds of others": lambda x, e: x + TABLE[
+        kind_of(x)[e[1][: len(x)]], kind_of(x)[e[0][: len(x)]]
+    ].unsqueeze(1),
+    "codes gathered by kinds of others": lambda x, e: x.new_ones(len(x), 2).cumsum(1).gather(
+        1, kind_of(x)[e[0][: len(x)], None]
+    ) * x,
     "a mean of codes": lambda x, e: x + torch.eye(6).to(x)[kind_of(x)].mean(0),
 }  # fmt: skip
 ALONE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
