@@ -14,7 +14,8 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from gnn_repair.errors import ExposureRefused
+from gnn_repair import SetTranslation
+from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.oracle import reach, solve
@@ -612,6 +613,19 @@ RESTS: dict[str, tuple[Callable[[Any, Tensor], Tensor], bool]] = {
     "distances": (lambda s, h: -torch.cdist(s.matrix @ h, s.lin.weight), True),
 }
 """What follows the product, and whether that is nonlinear."""
+
+
+def test_inference_mode_is_left_where_derivatives_are_needed() -> None:
+    with torch.inference_mode():
+        model, data = Graphs(lambda a, h: a @ h).double(), Data(x=graph().x, adj=dense())
+        exposure = expose(model, data)
+        half = torch.arange(NODES) % 2 == 0
+        with pytest.raises(InputError, match="inference_mode"):
+            SetTranslation(epochs=1).fit(exposure, half.long(), half, ~half)
+        with pytest.raises(InputError, match="inference_mode"):
+            rest = Rest(RESTS["rows set"][0]).double()
+            rest.matrix = graph_spellings().adj
+            expose(rest, {"x": graph_spellings().x})
 
 
 @pytest.mark.parametrize("name", RESTS)

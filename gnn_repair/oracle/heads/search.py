@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gnn_repair.checks import require_derivatives
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Root, Slopes
 from gnn_repair.exposure.value import Exposure
@@ -368,6 +369,7 @@ def jacobian_at(region: Region, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def derivative(value: Tensor, point: Tensor) -> Tensor:
     """By the point it is worked out at; zero where a head only chooses, as by argmax."""
+    require_derivatives()
     if not value.requires_grad:
         return torch.zeros_like(point)
     return torch.autograd.grad(value, point, retain_graph=True)[0]
