@@ -215,3 +215,12 @@ def _check_mask(name: str, mask: Tensor, train: Tensor, y: Tensor) -> None:
             f"{name} of split {split} holds node {node}, which is unlabelled (y = {int(y[node])}); "
             "take unlabelled nodes out of every mask."
         )
+
+
+def require_derivatives() -> None:
+    """Raise where PyTorch records no derivatives, whatever is asked of it."""
+    if torch.is_inference_mode_enabled():
+        raise InputError(
+            "derivatives are needed and torch.inference_mode() records none; call it outside, or "
+            "under torch.no_grad()"
+        )

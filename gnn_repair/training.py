@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 from gnn_repair.budget import LONG as LONG
 from gnn_repair.budget import SHORT as SHORT
 from gnn_repair.budget import Budget as Budget
+from gnn_repair.checks import require_derivatives
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import kernel_module
 
@@ -116,6 +117,7 @@ def fit(
 ) -> TrainingResult:
     """Train every member of ``trainee`` within ``budget`` and keep its best state."""
     check_progress(on_progress)
+    require_derivatives()
     run = _Run(trainee, budget)
     first_step, later_step = _Replayed(run, first=True), _Replayed(run, first=False)
     every = max(1, CHECK_EVERY // trainee.steps_per_epoch)

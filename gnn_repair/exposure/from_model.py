@@ -427,7 +427,8 @@ class Exposer:
             self.subject = replace(self.subject, nodes=len(self.run()))
         first: Tensor | None = None
         for last in (False, False, True):
-            recorder = Recorder(self.spaces, self._leaves(), self.device)
+            pooled = field(self.subject.data, "batch") is not None
+            recorder = Recorder(self.spaces, self._leaves(), self.device, pooled)
             record, logits, head = record_run(self.model, self.run, recorder)
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)

@@ -586,6 +586,7 @@ def built(kind: type[Net], name: str, seed: int) -> tuple[Net, Data]:
     run(net, data)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm1d):
+            assert module.running_mean is not None and module.running_var is not None
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2)
     net.fixed.clear()

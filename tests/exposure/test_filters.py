@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
+from gnn_repair import SetTranslation
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.record.replay import random_admissible
@@ -286,6 +287,18 @@ def test_features_propagated_beforehand() -> None:
         expose(linear, plain())
     exposure = expose(linear, plain(), forward=lambda net, data: HOP @ net(data.x))
     torch.testing.assert_close(dense(exposure)[0], HOP)
+
+
+def test_inference_mode_is_left_where_derivatives_are_needed() -> None:
+    with torch.inference_mode():
+        exposure = expose(Forward(lambda m, x, _, a: a @ m.lins[0](x), 5, 4), plain())
+        half = torch.arange(NODES) % 2 == 0
+        with refused("inference_mode"):
+            SetTranslation(epochs=1).fit(exposure, half.long(), half, ~half)
+        with refused("inference_mode"):
+            solve(
+                expose(Forward(lambda m, x, _, a: (a @ m.lins[0](x)).relu(), 5, 4), plain()), "all"
+            )
 
 
 # The same aggregation in many spellings -----------------------------------------------------------

@@ -65,11 +65,21 @@ def positive_around(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 Besides = Callable[[Tensor, Tensor], Any]
+TABLE = torch.tensor([[0.1, 0.2], [0.3, 0.5]], dtype=torch.float64)
+CODES = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
 COUNTS: dict[str, tuple[Besides, list[str]]] = {
     "a histogram of others": (lambda x, e: kinds_around(x, others(e), count=True), ["index_put"]),
     "which kinds are around": (lambda x, e: kinds_around(x, others(e), count=False), ["index_put"]),
     "a histogram by one list of places": (lambda x, e: kinds_counted(x, others(e)), ["index_add"]),
     "a sum of whole numbers": (positive_around, ["index_add"]),
+    "a table read by kinds of others": (
+        lambda x, e: x + TABLE[kind_of(x)[e[1][: len(x)]], kind_of(x)[e[0][: len(x)]]].unsqueeze(1),
+        ["index"],
+    ),
+    "codes gathered by kinds of others": (
+        lambda x, e: x * CODES.expand(len(x), 2).gather(1, kind_of(x)[e[0][: len(x)], None]),
+        ["gather"],
+    ),
     "a mean of codes": (lambda x, e: x + torch.eye(6).to(x)[kind_of(x)].mean(0), ["mean"]),
 }
 NAMED: dict[str, Besides] = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gnn_repair.checks import require_derivatives
 from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import (
     Activation,
@@ -153,6 +154,7 @@ def fold_affine(aggregate: Exposure, head: HeadGraph, residual: float | None) ->
 
 def linear_part(head: HeadGraph, nodes: Tensor) -> Tensor:
     """W of an affine head: [C, D], or [N, C, D] where nodes differ."""
+    require_derivatives()
     with torch.enable_grad():
         values = torch.zeros(len(nodes), head.width, dtype=torch.float64, device=nodes.device)
         values.requires_grad_()

@@ -345,7 +345,11 @@ class Recorder(TorchDispatchMode):
     """While open, writes down every operation."""
 
     def __init__(
-        self, spaces: Spaces, leaves: Mapping[int, KnownTensor], device: torch.device
+        self,
+        spaces: Spaces,
+        leaves: Mapping[int, KnownTensor],
+        device: torch.device,
+        pooled: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.spaces, self.leaves = spaces, leaves
@@ -356,6 +360,7 @@ class Recorder(TorchDispatchMode):
         self._others: dict[int, int] = {}
         self.inside: list[Any] = []
         """What the convolutions that run now were given."""
+        self.pooled = pooled
         self.device = default_device(device)
         """Where index tensors are made."""
         self.sets: dict[int, Tensor] = {}
@@ -504,7 +509,10 @@ class Recorder(TorchDispatchMode):
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
         read = [self.record.values[number] for number in step.inputs]
-        live = any(v.live for v in read)
+        # Of graphs, which nodes a pool keeps may hang on features; what is counted of them then
+        # does not, but for one-hot codes.
+        picked = [v for v in read if v.floating and name != "scatter"] if self.pooled else []
+        live = any(v.live for v in picked or read)
         step.looks = live and not results and out is not None  # a check that raises shows none
         if live:
             self._keep_structure([*args[in_place:], *given.values()])

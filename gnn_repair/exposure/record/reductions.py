@@ -479,12 +479,18 @@ def _index(c: OpContext) -> list[Behind]:
     if len(used) == 1:
         return _picked(c, table, used[0], indices[used[0]])
     picks = tuple(slice(None) if index is None else index for index in indices)
-    return [tuple(NodeRows(rows.ids[picks], rows.partial) for rows in c.rows(table))]
+    known = [NodeRows(rows.ids[picks], rows.partial) for rows in c.rows(table)]
+    if used == list(range(table.dim())):  # every number is also of the nodes that pick it
+        shape = c.out.shape
+        chosen = [r.viewed(lambda t: t.expand(shape)) for p in used for r in c.rows(indices[p])]
+        return [union([known, chosen])]
+    return [tuple(known)]
 
 
 def _gather(c: OpContext) -> list[Behind]:
     dim, index = c.args[1], c.args[2]
-    return [tuple(NodeRows(r.ids.gather(dim, index), r.partial) for r in c.rows(c.args[0]))]
+    known = [NodeRows(r.ids.gather(dim, index), r.partial) for r in c.rows(c.args[0])]
+    return [union([known, c.rows(index)])]
 
 
 # Writes ------------------------------------------------------------------------------------------

@@ -585,8 +585,13 @@ def return_fixed(kept: Sequence[Tensor]) -> Callable[..., Any]:
 
 def versions_of(model: nn.Module) -> tuple[int, ...]:
     """Numbers that change whenever a parameter or buffer is written."""
+
+    def version(tensor: Tensor) -> int:
+        # Those made in inference mode count no writes.
+        return hash(tensor.sum().item()) if tensor.is_inference() else tensor._version
+
     tensors = [*model.parameters(), *model.buffers()]
-    return tuple(number for t in tensors for number in (id(t), t._version))
+    return tuple(number for t in tensors for number in (id(t), version(t)))
 
 
 # Comparing ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gnn_repair.checks import require_derivatives
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Root, Slopes
 from gnn_repair.exposure.value import Exposure
@@ -358,16 +359,20 @@ def jacobian_at(region: Region, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             outputs = region.base.graph(point, region.nodes.repeat_interleave(classes))
             own = outputs.view(len(x), classes, classes).diagonal(dim1=1, dim2=2)
-            (slopes,) = torch.autograd.grad(own.sum(), point)
-        return own.detach(), slopes.view(len(x), classes, -1)
+            return own.detach(), derivative(own.sum(), point).view(len(x), classes, -1)
     point = x.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         outputs = region.base.graph(point, region.nodes)
-        rows = [
-            torch.autograd.grad(outputs[:, c].sum(), point, retain_graph=True)[0]
-            for c in range(classes)
-        ]
+        rows = [derivative(outputs[:, c].sum(), point) for c in range(classes)]
     return outputs.detach(), torch.stack(rows, dim=1)
+
+
+def derivative(value: Tensor, point: Tensor) -> Tensor:
+    """By the point it is worked out at; zero where a head only chooses, as by argmax."""
+    require_derivatives()
+    if not value.requires_grad:
+        return torch.zeros_like(point)
+    return torch.autograd.grad(value, point, retain_graph=True)[0]
 
 
 def mix_dense(region: Region, shares: Floats) -> Tensor:

@@ -27,7 +27,7 @@ from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, cut_terms, require_o
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.fallback import SMALLEST
-from gnn_repair.oracle.heads.search import replay_margins, to_cpu, worst
+from gnn_repair.oracle.heads.search import derivative, replay_margins, to_cpu, worst
 from gnn_repair.oracle.heads.solve import NAMED, Effort, EffortLimit, solve_head
 from gnn_repair.oracle.lps import map_lps
 from gnn_repair.oracle.problems import (
@@ -568,7 +568,7 @@ class Approach:
         point = self._aggregates(shares[None]).repeat(count, 1).requires_grad_(True)
         with torch.enable_grad():  # the same point for every class: one pass gives all slopes
             outputs = self._outputs(point).diagonal()
-            (slopes,) = torch.autograd.grad(outputs.sum(), point)
+            slopes = derivative(outputs.sum(), point)
         rivals = np.delete(np.arange(len(outputs)), self.target)
         table = self.messages @ slopes.t()
         values, logits = table.numpy(), outputs.detach().numpy()

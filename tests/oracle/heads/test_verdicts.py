@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import solve
+from gnn_repair.exposure import expose
+from gnn_repair.oracle import nearest_reweighting, solve
 from gnn_repair.oracle.heads import search
 from gnn_repair.oracle.heads import solve as head_solve
 from gnn_repair.oracle.heads.bound import base_of, original_shares, subdivide
@@ -143,6 +145,26 @@ def test_an_unknown_operation_is_named_and_wins_are_still_found():
     said = str(solution[int(np.flatnonzero(~solution.decided)[0])])
     assert "no bound is known for the operation softplus" in said and "inf" not in said
     assert np.isinf(solution.bound).all() and solution.check(exposure).ok
+
+
+class Chooses(torch.nn.Module):
+    """A code per node, by the largest sum: constant in pieces, so without slopes."""
+
+    def forward(self, x, adj):
+        largest = (adj @ x).argmax(1, keepdim=True)
+        return (largest == torch.arange(CLASSES)).double() @ (2 * torch.eye(CLASSES).double())
+
+
+def test_a_head_that_only_chooses_is_asked_by_running_it():
+    rng = torch.Generator().manual_seed(0)
+    x, adj = (torch.randn(9, k, generator=rng).double() for k in (CLASSES, 9))
+    exposure = expose(Chooses(), Data(x=x, adj=adj.abs()), outputs="classes")
+    solution = solve(exposure, "all")
+    assert set(solution.verdict) <= {"can", "undecided"} and solution.check(exposure).ok
+    wins = solution.target == exposure.frozen_logits[0].argmax(1).numpy()[solution.node]
+    assert (solution.verdict[wins] == "can").all()
+    near = nearest_reweighting(exposure, torch.tensor(solution.target[: 9 * CLASSES : CLASSES]))
+    assert len(near)
 
 
 def test_effort_is_a_word_or_seconds_and_limits_cases():
