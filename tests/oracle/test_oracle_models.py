@@ -326,8 +326,10 @@ def test_an_exposure_of_some_nodes_and_several_members_explains_its_own(graph, m
     assert ours.edge_mask.any() and (ours.solution.margin != foreign).any()
 
 
-def test_what_no_mask_reweights_is_refused(graph):
+def test_what_no_mask_reweights_is_refused(graph, monkeypatch):
     """Hops, loops that the layer adds, two groups of one pair of nodes, edges of coefficient 0."""
+    # PyG takes an RGCNConv's for it, if one was made before.
+    monkeypatch.setattr(FastRGCNConv, "_orig_propagate", MessagePassing.propagate)
     edges = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
     filtered = SGConv(graph.num_features, 3, K=2).double()
     gcn = TwoLayers(GCNConv, graph.num_features, 3).double()
