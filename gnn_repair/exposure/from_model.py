@@ -80,6 +80,7 @@ from gnn_repair.exposure.record.recorder import (
     Spaces,
     default_device,
     fill_values,
+    is_basis,
     record_run,
 )
 from gnn_repair.exposure.record.replay import (
@@ -372,6 +373,7 @@ class Exposer:
         counts = self.spaces.counts
         shape = tuple(value.shape)
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
+        square = square and not is_basis(value)
         named = name == "x" or name.endswith(".x")
         matrix = not named and (square or value.layout != torch.strided)
         plain = name.rpartition(".")[2]

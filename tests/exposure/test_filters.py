@@ -301,6 +301,33 @@ def test_inference_mode_is_left_where_derivatives_are_needed() -> None:
             )
 
 
+EIGENVALUES, EIGENVECTORS = torch.linalg.eigh(ONE - HOP)
+SPECTRAL: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "a column of numbers": lambda u, f, h: u @ (f[:, None] * (u.t() @ h)),
+    "behind": lambda u, f, h: u @ ((u.t() @ h) * f.unsqueeze(1)),
+    "scaled vectors": lambda u, f, h: (u * f) @ (u.t() @ h),
+    "turned": lambda u, f, h: u @ (f[:, None] * (h.t() @ u).t()),
+    "one matrix": lambda u, f, h: u @ torch.diag(f) @ u.t() @ h,
+}
+
+
+@pytest.mark.parametrize("count", [7, NODES])
+@pytest.mark.parametrize("name", SPECTRAL)
+def test_filters_in_a_spectral_basis_have_nodes_as_senders(name: str, count: int) -> None:
+    basis, kept = EIGENVECTORS[:, :count].contiguous(), EIGENVALUES[:count].contiguous()
+
+    def forward(model: Any, x: Tensor, *_: Any) -> Tensor:
+        filtered = SPECTRAL[name](basis, model.lins[0].bias[0] - kept, model.lins[1](x))
+        return filtered.relu() if count == NODES else filtered
+
+    model = Forward(forward, 5, 4)
+    model.lins.append(nn.Linear(5, 4).double())
+    exposure = expose(model, plain())
+    factors = model.lins[0].bias[0].detach() - kept
+    torch.testing.assert_close(signed(exposure), basis @ torch.diag(factors) @ basis.t())
+    assert (exposure.head is None) == (count < NODES)
+
+
 # The same aggregation in many spellings -----------------------------------------------------------
 
 

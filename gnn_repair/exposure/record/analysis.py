@@ -21,6 +21,7 @@ from gnn_repair.exposure.record.recorder import (
     RecordedStep,
     Ref,
     Value,
+    is_basis,
 )
 from gnn_repair.exposure.record.reductions import (
     NodeRows,
@@ -65,8 +66,8 @@ class Analysis:
         self.record, self.pooled, self.whole = record, pooled, whole
         self.linear = not pooled
         """Whether linear attention is read as sums over nodes."""
-        self.attention: set[int] = set()
-        """The operations of which that is true."""
+        self.attention: dict[int, tuple[Reduction | None, bool]] = {}
+        """The operations of which that is true, with what they were recorded as."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
         self._stacks: dict[int, FinalSite | None] = {}
         self.centres: Tensor | None = None
@@ -192,16 +193,29 @@ class Analysis:
         """Note products q (kᵀ v), the inner one along nodes, as sums (q kᵀ) v over nodes."""
         for place in self.needed:
             step = self.record.steps[place]
-            if step.name in ("mm", "bmm") and not step.mixes:
-                step.reduction = self._linear_attention(step, size)
-                step.mixes = step.reduction is not None
-                self.attention |= {place} if step.mixes else set()
+            if step.name in ("mm", "bmm") and (
+                not step.mixes or self._is_in_basis(step.args[0].number)
+            ):
+                reduction = self._linear_attention(step, size)
+                if reduction is not None:
+                    self.attention[place] = step.reduction, step.mixes
+                    step.reduction, step.mixes = reduction, True
+
+    def _is_in_basis(self, number: int) -> bool:
+        """Whether a matrix is an orthonormal basis of as many vectors as nodes, scaled or not."""
+        root, _ = self.unmoved(number)
+        step, value = self.maker(root), self.value(root)
+        if step is not None:
+            scaled = step.name in ("mul", "div") and isinstance(step.args[0], Ref)
+            return scaled and self._is_in_basis(step.args[0].number)
+        square = len(value.shape) == 2 and value.shape[0] == value.shape[1]
+        return square and value.tensor is not None and is_basis(value.tensor)
 
     def forget_attention(self) -> bool:
         """Read no linear attention as sums any more; whether any was."""
-        for place in self.attention:
-            self.record.steps[place].reduction, self.record.steps[place].mixes = None, False
-        known, self.linear, self.attention = bool(self.attention), False, set()
+        for place, (reduction, mixes) in self.attention.items():
+            self.record.steps[place].reduction, self.record.steps[place].mixes = reduction, mixes
+        known, self.linear, self.attention = bool(self.attention), False, {}
         return known
 
     def _linear_attention(self, step: RecordedStep, size: int) -> Reduction | None:
@@ -210,13 +224,20 @@ class Analysis:
         if shape[-2] != size or prod(shape[:-2]) * size**2 > LINEAR_ATTENTION:
             return None
         root, place = self.seen_through(right, self.value(right).shape)
-        inner = self.maker(root)
+        inner, between = self.maker(root), None
         while inner is not None and inner.name in ("mul", "div"):
-            if not isinstance(inner.args[0], Ref) or isinstance(inner.args[1], Ref):
+            if not isinstance(inner.args[0], Ref):
                 return None
-            number = float(inner.args[1])
-            factor = factor * number if inner.name == "mul" else factor / number
-            root, before = self.seen_through(inner.args[0].number, self.value(root).shape)
+            product = inner.args[0].number
+            if isinstance(inner.args[1], Ref):
+                pair = self._by_row(inner) if between is None else None
+                if pair is None or not torch.equal(place.view(-1), torch.arange(place.numel())):
+                    return None
+                product, between = pair
+            else:
+                number = float(inner.args[1])
+                factor = factor * number if inner.name == "mul" else factor / number
+            root, before = self.seen_through(product, self.value(root).shape)
             place, inner = before.reshape(-1)[place], self.maker(root)
         if inner is None or inner.name not in ("mm", "bmm") or inner.reduction is not None:
             return None
@@ -235,9 +256,24 @@ class Analysis:
         message, across = (one, two) if turned else (two, one)
         nodes = senders.unsqueeze(1).expand(*shape[:-2], len(senders), 1)
         return Reduction(
-            message, matrix=left, across=across, turned=turned, size=size, factor=factor,
-            sources=nodes, out_axis=len(shape) - 2,
+            message, matrix=left, across=across, between=between, turned=turned, size=size,
+            factor=factor, sources=nodes, out_axis=len(shape) - 2,
         )  # fmt: skip
+
+    def _by_row(self, step: RecordedStep) -> tuple[int, int] | None:
+        """A table and the number per row that multiplies it, where an operation does so."""
+        shape = self.value(step.result).shape
+        for one, two in (step.args, step.args[::-1]):
+            whole, own = self.value(one.number).shape == shape, self.value(two.number).shape
+            if step.name == "mul" and whole and own[-1:] in ((), (1,)) and shape[-1] > 1:
+                return one.number, two.number
+        return None
+
+    def is_spectral(self, reduction: Reduction) -> bool:
+        """Whether it is a filter U f Uᵀ in a basis that is given, no attention."""
+        return (
+            reduction.across is not None and self.maker(self.unmoved(reduction.across)[0]) is None
+        )
 
     def nodes_along(self, number: int, axis: int) -> Tensor | None:
         """[n] the nodes along an axis of a value, where one of those behind it changes there."""
@@ -347,7 +383,7 @@ class Analysis:
         reduction = self.record.steps[place].reduction
         if reduction is None:  # sums in a loop
             return [n for site in self._loops.get(place, ()) for n in self.feeding(site.step)]
-        several = (reduction.message, reduction.matrix, reduction.across)
+        several = (reduction.message, reduction.matrix, reduction.across, reduction.between)
         return [number for number in several if number is not None]
 
     def side_mixers(self, final: Collection[int]) -> list[int]:
@@ -1225,7 +1261,8 @@ def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
             return False
         pairs.append((a.value, b.value))
     if ours is None or theirs is None:
-        pairs += [(left.matrix, right.matrix), (left.across, right.across)]
+        names = ("matrix", "across", "between")
+        pairs += [(getattr(left, name), getattr(right, name)) for name in names]
     else:
         forms = [
             (p.scale, p.table is None, r.mean, r.more, [f.inverse for f in p.factors])

@@ -250,7 +250,7 @@ def site_values(site: FinalSite) -> set[int]:
         values |= {member.value} | site_values(member)
     parts, reduction = site.parts, site.reduction
     if parts is None:
-        of_product = [reduction.matrix, reduction.across, reduction.message]
+        of_product = [reduction.matrix, reduction.across, reduction.between, reduction.message]
         known = [] if site.members else of_product
     else:
         known = [factor.value for factor in parts.factors]
@@ -441,6 +441,7 @@ def _product_blocks(
     if reduction.across is not None:
         across = kept[reduction.across]
         across, table = (across.mT, table.mT) if reduction.turned else (across, table)
+        across = across if reduction.between is None else across * kept[reduction.between]
         matrix = matrix @ across
     elif reduction.turned:
         matrix, table = matrix.mT, table.mT
@@ -797,7 +798,7 @@ def _named(
     site = block.pieces[0].site
     name, module = holder_of(modules, analysis.record.steps[site.step].module)
     convolution = isinstance(module, MessagePassing | Aggregation)
-    kind = type(module).__name__ if convolution else _kind(site)
+    kind = type(module).__name__ if convolution else _kind(analysis, site)
     how, rule, origin = _rule(analysis, site, block, blocks, pooled)
     if pooled:
         kind = f"{how} pool"
@@ -813,9 +814,10 @@ def _named(
     return Group(base, f"{kind}: {rule}", origin), name, module
 
 
-def _kind(site: FinalSite) -> str:
+def _kind(analysis: Analysis, site: FinalSite) -> str:
     if site.reduction.matrix is not None:
-        return "matrix product" if site.reduction.across is None else "linear attention"
+        linear = "spectral filter" if analysis.is_spectral(site.reduction) else "linear attention"
+        return "matrix product" if site.reduction.across is None else linear
     return "mean" if site.reduction.mean else "sum"
 
 
@@ -867,6 +869,8 @@ def _rule(
     after = " / count" if site.after or site.reduction.mean else ""
     site = site.members[0] if site.members else site
     parts = site.parts
+    if analysis.is_spectral(site.reduction):
+        return how, "α = the entry of U f(Λ) Uᵀ, h = the sender's row", "the model"
     if site.reduction.across is not None:
         return how, f"α = {words}, q · k of both ends, h = the sender's row", "the model"
     if site.reduction.matrix is not None or parts is None:

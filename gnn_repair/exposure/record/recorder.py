@@ -211,6 +211,21 @@ class Spaces:
         return spaces[0] if len(spaces) == 1 else None
 
 
+def is_basis(matrix: Tensor) -> bool:
+    """Whether the columns of a square matrix are an orthonormal basis with signs, as eigenvectors.
+
+    They stand for no nodes, which a matrix of their shape would let one think.
+    """
+    if (
+        matrix.layout != torch.strided
+        or not matrix.is_floating_point()
+        or not bool((matrix < 0).any())
+    ):
+        return False
+    probe = torch.arange(len(matrix), device=matrix.device).to(matrix.dtype).mul(1.7).sin()
+    return bool(((matrix.mT @ (matrix @ probe)) - probe).abs().amax() < 1e-3)
+
+
 @dataclass(frozen=True, eq=False)
 class KnownTensor:
     """What is known of a tensor before the run."""
@@ -386,6 +401,7 @@ class Recorder(TorchDispatchMode):
         shape, counts = tuple(tensor.shape), self.spaces.counts
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
         floating = tensor.is_floating_point() or tensor.is_complex()
+        square = square and not is_basis(tensor)
         if leaf is None:
             structural = tensor.layout != torch.strided or square or not shape
             space = self.spaces.only(shape[0]) if shape and floating and not structural else None

@@ -200,6 +200,8 @@ class Reduction:
     across: int | None = None
     """Of linear attention, q (kᵀ v) read as (q kᵀ) v: the value kᵀ, by which ``matrix`` is
     multiplied; ``turned``: it is k, and the table is vᵀ."""
+    between: int | None = None
+    """Of a spectral filter, U f (Uᵀ h) read as (U f Uᵀ) h: the value f [K, 1]."""
     turned: bool = False
     """Of a product: whether it is written from the other side, outᵀ = matrixᵀ · tableᵀ."""
     batched: bool = False
@@ -947,7 +949,9 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
     c.step.mixes = True
     across = [r for r in c.rows(right) if r.varies(columns)]
     down = [r for r in c.rows(left) if r.varies(rows)]
-    counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
+    turned_table = bool(outer) and c.live(left)  # whose rows are channels, however many
+    counted = bool(down) or not c.live(left)
+    counted = counted or (c.is_count(left.shape[rows]) and not turned_table)
     if inner and not down and not across and not c.live(left) and _is_square(left):
         # An adjacency: who receives is who sends.
         _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
