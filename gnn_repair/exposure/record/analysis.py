@@ -66,8 +66,8 @@ class Analysis:
         self.record, self.pooled, self.whole = record, pooled, whole
         self.linear = not pooled
         """Whether linear attention is read as sums over nodes."""
-        self.attention: dict[int, tuple[Reduction | None, bool]] = {}
-        """The operations of which that is true, with what they were recorded as."""
+        self.attention: dict[int, bool] = {}
+        """The operations of which that is true, and whether they mix nodes if it is not."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
         self._stacks: dict[int, FinalSite | None] = {}
         self.centres: Tensor | None = None
@@ -193,13 +193,13 @@ class Analysis:
         """Note products q (kᵀ v), the inner one along nodes, as sums (q kᵀ) v over nodes."""
         for place in self.needed:
             step = self.record.steps[place]
-            if step.name in ("mm", "bmm") and (
-                not step.mixes or self._is_in_basis(step.args[0].number)
-            ):
-                reduction = self._linear_attention(step, size)
-                if reduction is not None:
-                    self.attention[place] = step.reduction, step.mixes
-                    step.reduction, step.mixes = reduction, True
+            if step.name not in ("mm", "bmm"):
+                continue
+            in_basis = self._is_in_basis(step.args[0].number)
+            reduction = self._linear_attention(step, size) if in_basis or not step.mixes else None
+            if in_basis or reduction is not None:
+                self.attention[place] = in_basis  # whose rows are no nodes, whatever their number
+                step.reduction, step.mixes = reduction, True
 
     def _is_in_basis(self, number: int) -> bool:
         """Whether a matrix is an orthonormal basis of as many vectors as nodes, scaled or not."""
@@ -213,8 +213,8 @@ class Analysis:
 
     def forget_attention(self) -> bool:
         """Read no linear attention as sums any more; whether any was."""
-        for place, (reduction, mixes) in self.attention.items():
-            self.record.steps[place].reduction, self.record.steps[place].mixes = reduction, mixes
+        for place, mixes in self.attention.items():
+            self.record.steps[place].reduction, self.record.steps[place].mixes = None, mixes
         known, self.linear, self.attention = bool(self.attention), False, {}
         return known
 
