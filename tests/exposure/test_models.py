@@ -23,6 +23,7 @@ from benchmarks.scale import MODELS, bench_scale, generated_graph
 from benchmarks.scale import Net as NetScale
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record import recorder
+from tests.campaigns import wild
 from tests.campaigns.kinds import cases, judged
 from tests.helpers.models import spelled_models
 from tests.helpers.models.convolutions import CASES, NODES, graph, normalised
@@ -364,3 +365,8 @@ def test_what_is_exact_what_is_held_and_what_is_unsupported(name: str) -> None:
     plain = name.partition(": ")[2].removesuffix(" before a perceptron")
     kind = "held" if plain in HELD else "refused" if plain in UNSUPPORTED else "exact"
     assert judged(SPELLINGS[name], seed=2) == LINKS.get(plain, kind)
+
+
+@pytest.mark.parametrize("name", [*wild.MODELS[::4], *wild.REFUSED])
+def test_models_as_people_publish_them(name: str) -> None:
+    assert wild.judged(name, seed=2) == []
