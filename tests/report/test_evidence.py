@@ -147,6 +147,12 @@ def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
     np.testing.assert_array_equal(some.chance, whole.classes.chance)
 
 
+def test_what_is_left_of_rounding_is_no_support():
+    evidence = gather(*make_exposure(groups=2))
+    dusty = replace(evidence, witness=np.maximum(evidence.witness, 1e-9))
+    assert dusty.support.tolist() == evidence.support.tolist()
+
+
 # Members, repairs, and the best of them.
 
 
