@@ -139,6 +139,8 @@ def test_foreign_solutions_and_questions_are_refused(exposure):
 def test_notebooks_get_words_and_a_table_and_no_markup(exposure):
     solution = solve(exposure, "all")
     assert "<table" in solution._repr_html_() and "more rows" not in solution._repr_html_()
+    many = solve(two_members(), "all")._repr_html_()  # 16 rows, of which 10 are shown
+    assert many.count("<tr") == 11 and "6 more rows" in many
     assert "<table" in reach(exposure, TRUE)._repr_html_()
     named = exposure.__class__.__name__
     assert named in exposure._repr_html_() and "<table" not in exposure._repr_html_()

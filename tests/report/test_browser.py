@@ -155,6 +155,12 @@ def test_the_shown_node_passes_the_filters(browser, demo):
     assert browser.driver.find_element("id", "notice").is_displayed()
     browser.click("#notice-close")
     assert not browser.driver.find_element("id", "notice").is_displayed()
+    # A number that no node has is told from one that another part of the graph has.
+    told = []
+    for node in (len(evidence.labels), 10**6):
+        browser.show(f"#node={node}")
+        told.append(browser.text("#notice-text").replace(str(node), "", 1))
+    assert told[0] == told[1]
     # What was picked in a picture is taken away alone.
     browser.show("#nodes&status=wrong&gamma=0~&support=1~1")
     browser.click("[data-pick=support]")
@@ -190,12 +196,7 @@ def torn(tmp_path_factory):
 def listed(browser, address: str) -> pd.DataFrame:
     """The file of the listed nodes."""
     browser.show(f"#{address}")
-    text = browser.driver.execute_async_script(
-        "const done = arguments[0]; HTMLAnchorElement.prototype.click = () => {};"
-        "URL.createObjectURL = blob => { blob.text().then(done); return 'data:,'; };"
-        "document.getElementById('nodes-csv').click()"
-    )
-    return pd.read_csv(io.StringIO(text.removeprefix("\ufeff")))
+    return pd.read_csv(io.StringIO(browser.saved("#nodes-csv")))
 
 
 def leads(logits, true):

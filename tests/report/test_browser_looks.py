@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from dataclasses import replace
 
@@ -83,7 +85,7 @@ def test_words_stand_out_from_what_is_behind_them(browser, demo, theme):
 # Names of every kind: long ones, names that are hard to tell apart, names that the page's language
 # or the page itself uses for something else.
 
-TURNED = "\u202e\u05d0\u05d1\u05d2"  # an override that is never closed, and Hebrew
+TURNED = "\u202e=\u05d0\u05d1\u05d2"  # an override that is never closed, and Hebrew
 FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"
 NAMES = [
     *("dup", "dup", "", TURNED, FAMILY * 40, "w" * 200, " \n ", "class 2", "=1+1", "plain"),
@@ -147,6 +149,15 @@ def test_classes_can_be_told_apart(browser, named):
         browser.open(named, f"#node={node}")
         assert browser.text("#node-head h2") == f"Node {name}"
         assert (f"number {node}" in browser.text("#node-head .facts")) is (node == 9)
+
+
+def test_no_name_in_a_file_is_a_formula(browser, named):
+    browser.open(named, "#node=2")
+    for button in ("#nodes-csv", "#terms-csv"):
+        rows = csv.reader(io.StringIO(browser.saved(button)))
+        cells = {cell for row in rows for cell in row}
+        assert {"'=1+1", f"'{TURNED[1:]}"} <= cells
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]
 
 
 # Room: nothing sticks out, no words lie over others, none are cut for good.

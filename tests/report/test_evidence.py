@@ -147,6 +147,12 @@ def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
     np.testing.assert_array_equal(some.chance, whole.classes.chance)
 
 
+def test_what_is_left_of_rounding_is_no_support():
+    evidence = gather(*make_exposure(groups=2))
+    dusty = replace(evidence, witness=np.maximum(evidence.witness, 1e-9))
+    assert dusty.support.tolist() == evidence.support.tolist()
+
+
 # Members, repairs, and the best of them.
 
 
@@ -191,6 +197,10 @@ def test_the_best_repair_is_chosen_on_validation_nodes(tmp_path):
     for member, key in ((0, None), (1, "folded")):  # each member by its own held-out nodes
         found = best({"folded": Folded()}, make_exposure(members=2), member=member, val=val)
         assert found["key"] == key
+    several = make_exposure(members=2)  # what the better first member says helps the other alone
+    for member, key in ((0, None), (1, "first")):
+        first = {"first": 2 * several[0].frozen_logits[0]}
+        assert best(first, several, member=member, val=val)["key"] == key
 
 
 def test_what_learned_from_validation_labels_is_not_chosen_by_them():

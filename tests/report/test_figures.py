@@ -120,6 +120,12 @@ def test_a_node_is_drawn_where_its_logits_are(exposure):
     own = gr.plots.node(exposure, 0)  # on new axes, about the prediction
     assert own.get_title() == "node 0, which is class 1"
     pyplot.close(own.figure)
+    stack = make_exposure(members=2)[0]
+    said = stack.frozen_logits[:, 0].argmax(1).tolist()
+    assert said[0] != said[1]  # each member's own prediction
+    for member, name in enumerate(said):
+        drawn = gr.plots.node(stack, 0, member=member, ax=Figure().add_subplot())
+        assert drawn.get_title().endswith(f"class {name}")
     several = replace(exposure, outputs="labels")
     for draw in (lambda: gr.plots.node(several, 0), lambda: gr.plots.reach(several, torch.ones(3))):
         with pytest.raises(InputError, match="labels"):

@@ -116,6 +116,11 @@ def test_terms_lie_beside_large_pages_alone_and_are_those_of_the_page(tmp_path, 
     (folder / "mine.txt").write_text("")
     report(*make_exposure(), path)
     assert [item.name for item in folder.iterdir()] == ["mine.txt"]
+    exposure, y = make_exposure()
+    names = ("contributions", "fixed_logits", "frozen_logits")  # terms with the same weights
+    twice = replace(exposure, **{name: 2 * getattr(exposure, name) for name in names})
+    pages = [payload_of(report(e, y, path, single_file=False)) for e in (exposure, twice)]
+    assert pages[0]["parts"]["digest"] != pages[1]["parts"]["digest"]
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):

@@ -138,6 +138,16 @@ class Browser:
             value,
         )
 
+    def saved(self, selector: str) -> str:
+        """The text of the file that a button saves."""
+        text = self.driver.execute_async_script(
+            "const done = arguments[1]; HTMLAnchorElement.prototype.click = () => {};"
+            "URL.createObjectURL = blob => { blob.text().then(done); return 'data:,'; };"
+            "document.querySelector(arguments[0]).click()",
+            selector,
+        )
+        return str(text).removeprefix("\ufeff")
+
     @contextmanager
     def medium(self, **features: Any) -> Iterator[None]:
         """Another kind of device for a while, such as ``media="print"``."""
