@@ -110,7 +110,7 @@ function drawFigures(run) {
             shareWords(median(own)),
             `of a ${run.noun}'s weight must move to fix such an error (median)`,
             others.length ? `other classes ${shareWords(median(others))}` : "",
-            { tip: [`smallest changes of ${errorsOf(own.length)}, the middle one`] },
+            { tip: [`of the smallest changes of ${errorsOf(own.length)}`] },
           ),
         ]
       : []),
@@ -144,7 +144,8 @@ function drawFigures(run) {
 
 function median(values) {
   const sorted = [...values].sort((a, b) => a - b);
-  return sorted[Math.floor((sorted.length - 1) / 2)];
+  const middle = (sorted.length - 1) / 2;
+  return (sorted[Math.floor(middle)] + sorted[Math.ceil(middle)]) / 2;
 }
 
 // The share of classes neither true nor predicted that could win at the same errors.
