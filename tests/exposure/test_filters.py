@@ -248,8 +248,10 @@ def test_what_is_multiplied_with_what(name: str) -> None:
     torch.testing.assert_close(dense(exposure)[0], expected)
 
 
-def test_a_model_of_the_graph_alone() -> None:
-    model = Forward(lambda m, adj, *_: adj @ m.lins[0].weight, 4, NODES)
+@pytest.mark.parametrize("rows", [lambda weight: weight, lambda weight: weight[:NODES]])
+def test_a_model_of_the_graph_alone(rows: Callable[[Tensor], Tensor]) -> None:
+    """Messages are rows of its weight, or of a view of it."""
+    model = Forward(lambda m, adj, *_: adj @ rows(m.lins[0].weight), 4, NODES)
     exposure = expose(model, Data(adj=HOP, num_nodes=NODES), forward=lambda m, d: m(d.adj, None))
     torch.testing.assert_close(exposure.contributions[0], model.lins[0].weight.detach())
     before = exposure.messages.clone()

@@ -257,9 +257,11 @@ def test_sparse_buffers(layout: str, read: bool) -> None:
     assert float(dense(exposure).sum()) == pytest.approx(12.0 if read else 48.0)
 
 
-def test_a_model_that_writes_into_data() -> None:
+@pytest.mark.parametrize("shown", [lambda x: x, lambda x: x[:, :1], lambda x: x.view(-1)])
+def test_a_model_that_writes_into_data(shown: Callable[[Tensor], Tensor]) -> None:
     def forward(model: Any, data: Data) -> Tensor:
-        return model(data.x.mul_(2), data.edge_index)
+        shown(data.x).mul_(2)
+        return model(data.x, data.edge_index)
 
     with refused("data.x", "`mul_`", "new tensor", kind=ExposureRefused):
         expose(Net(), data(), forward=forward)

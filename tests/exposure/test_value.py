@@ -101,6 +101,12 @@ def test_refused_at_construction(name: str, how: Any, words: tuple[str, ...]) ->
         Exposure(**(values | {name: how(values.get(name))}))
 
 
+def test_who_has_no_mass_is_named_by_its_own_number(exposure: Exposure) -> None:
+    part = exposure.restrict([NODES - 1, 0]).member(1)
+    with refused(f"group first of node {NODES - 1}", "no mass"):
+        replace(part, coefficients=part.coefficients * 0)
+
+
 @pytest.mark.parametrize("wrong", ["coefficients", "state", "residual", "fingerprint"])
 def test_what_is_saved_is_validated_again(wrong: str, tmp_path: Path) -> None:
     path = tmp_path / "exposure.safetensors"

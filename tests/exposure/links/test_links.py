@@ -429,6 +429,12 @@ def test_the_worst_draw_counts_and_no_number_is_the_worst(at, gap, monkeypatch):
         gr.expose_links(EncodeDecode().double(), graph())
 
 
+def test_a_larger_residual_is_accepted_where_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(from_model, "relative_gap", lambda *_: 5e-12)
+    exposure = gr.expose_links(EncodeDecode().double(), graph(), tolerance=1e-11)
+    assert exposure.residual == 5e-12
+
+
 # Between types ------------------------------------------------------------------------------------
 
 

@@ -168,14 +168,18 @@ def test_a_linear_operation_agrees_with_itself(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_sign_that_is_claimed_is_that_of_every_value(name):
-    """Of the operation, and of the same without negative constants; 2: positive, 1: not below 0."""
+    """Of the operation, of the same without negative constants, and of that with an empty row.
+
+    2: positive, 1: not below 0."""
     operation, count = LINEAR[name]
     plain = {n: c.abs() for n, c in operation.constants() if c.is_floating_point()}
     plain |= {"factors": (2.0, 0.5)} if name == "add" else {}
+    partly = {
+        n: c.index_fill(0, torch.tensor([0]), 0.0) for n, c in plain.items() if n != "factors"
+    }
+    forms = (operation, *(replace(operation, **constants) for constants in (plain, partly)))
     nodes, normal, claimed = torch.arange(NODES), draw(8), set()
-    for one, signs in product(
-        (operation, replace(operation, **plain)), product(range(3), repeat=count)
-    ):
+    for one, signs in product(forms, product(range(3), repeat=count)):
         inputs = [normal(NODES, 6).clamp(min=(-9.0, 0.0, 1e-9)[sign]) for sign in signs]
         value, sign = one.evaluate(inputs, nodes), one.sign(signs)
         claimed.add(sign)
