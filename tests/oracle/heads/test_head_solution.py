@@ -241,6 +241,13 @@ def test_dense_coefficients_reproduce_the_margins(exposure):
     np.testing.assert_array_equal(found.by_class(1, NODES)[0][place], found.margin)
 
 
+def test_nodes_without_a_label_are_counted(exposure):
+    y = torch.arange(NODES) % (CLASSES + 1) - 1
+    found = solve(exposure, y, effort="fast")
+    assert found.skipped == NODES - len(found) == int((y < 0).sum())
+    assert f"{found.skipped} without a label" in str(found)
+
+
 def test_reach_is_an_interval_that_collapses(exposure):
     y = torch.arange(NODES) % CLASSES
     found, answers = reach(exposure, y), solve(exposure, y)

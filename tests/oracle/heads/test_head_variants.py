@@ -58,20 +58,24 @@ def margins_on_grid(exposure: Exposure, node: int, target: int):
     return shares, logits[:, target] - np.delete(logits, target, 1).max(1), mass
 
 
-@pytest.mark.parametrize(("kind", "margin"), [("relu", 1e-7), ("mlp", 1e-7), ("relu", 0.3)])
+@pytest.mark.parametrize(
+    ("kind", "margin"), [("relu", 1e-7), ("mlp", 1e-7), ("relu", 0.3), ("relu", -0.3)]
+)
 def test_the_nearest_reweighting_beside_a_grid_of_all(kind, margin):
     seen = Counter()
     for seed in (2, 5):
         exposure, y = small(kind, seed), labels(seed)
-        ends = exposure.segments.tolist()
-        for found in nearest_reweighting(exposure, y, range(1, NODES), margin=margin):
+        ends, asked = exposure.segments.tolist(), range(1, NODES)
+        bounds = solve(exposure, y, asked).bound
+        answers = nearest_reweighting(exposure, y, asked, margin=margin)
+        for found, bound in zip(answers, bounds, strict=True):
             v, target, alpha = found.node, int(y[found.node]), exposure.coefficients[0]
             alpha = alpha[ends[v] : ends[v + 1]].numpy()
             seen[found.status] += 1
             shares, margins, mass = margins_on_grid(exposure, v, target)
             won = margins >= margin
-            if found.status == "unreachable":
-                assert not won.any()
+            if found.status == "unreachable":  # which a bound must say
+                assert not won.any() and bound < margin
             if found.status != "moved":
                 continue
             least = np.abs(mass * shares - alpha).sum(1)[won].min(initial=np.inf) / 2

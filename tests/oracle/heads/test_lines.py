@@ -240,8 +240,10 @@ CROSSING = [np.array([[-1.0, 1.0, 0.5], [1.0, 1.2, 0.3], [0.5, -0.8, 2.0]])]
     "function", [lambda x: 1 / x, lambda x: x.log(), lambda x: x.sqrt(), lambda x: x.rsqrt()]
 )
 def test_nothing_is_excluded_across_a_pole(function):
-    _, solution = asked(lambda x: function(x).flip(1), CROSSING)
+    exposure, solution = asked(lambda x: function(x).flip(1), CROSSING)
     assert not solution.excluded.any() and np.isinf(solution.bound).all()
+    claimed = replace(solution, bound=np.full(len(solution), 1e6))
+    assert claimed.check(exposure).excess == np.inf
 
 
 def test_a_bound_that_does_not_hold_when_recomputed_is_not_stated(monkeypatch):

@@ -178,7 +178,8 @@ def test_effort_is_a_word_or_seconds_and_limits_cases():
     few = solve(exposure, "all", effort=head_solve.EffortLimit(4))
     assert fast.decided.sum() < few.decided.sum() < len(few)
     cases = np.diff(few.proofs.indptr)
-    assert 1 < cases.max() < np.diff(full.proofs.indptr).max()
+    # Three may each be split once more.
+    assert 1 < cases.max() <= 6 < np.diff(full.proofs.indptr).max()
     assert f"{cases[~few.decided].max()} cases leave it open" in " ".join(few.reasons.values())
     with pytest.raises(InputError, match="effort must be"):
         solve(exposure, "all", effort="much")

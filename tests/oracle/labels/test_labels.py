@@ -441,11 +441,12 @@ def test_answers_stand_in_the_order_of_the_questions(nodes, headed, bent):
     assert all(ranges.check(exposure)) and labels.check(exposure).ok
 
 
-def test_a_range_is_the_best_that_any_round_attained_and_proved():
+@pytest.mark.parametrize("first", [nn.ReLU(), nn.LayerNorm(4)])
+def test_a_range_is_the_best_that_any_round_attained_and_proved(first):
     """Whatever the rounds say of each question, stated is the largest margin and least bound."""
 
     def deep():
-        return nn.Sequential(nn.ReLU(), nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        return nn.Sequential(first, nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
     ranges = gr.value_range(exposed(deep, "values"), torch.arange(8), effort="fast")
     rounds = 0
