@@ -291,7 +291,11 @@ def literal(exposure, member: int, position: int, onto: np.ndarray | None) -> np
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("backbone", ["gcn", "sage", "gat", "mixhop"])
 def test_the_summary_is_what_a_loop_over_terms_gives(backbone, wide, monkeypatch):
-    exposure, onto = replace(toy_exposure(backbone)), None
+    exposure, onto = toy_exposure(backbone), None
+    # What the hub sends is far from everybody.
+    far = torch.ones_like(exposure.messages)
+    far[:, 2] = 20
+    exposure = replace(exposure, messages=far * exposure.messages)
     if wide:
         monkeypatch.setattr(evidence_summary, "WIDEST", 2)
         monkeypatch.setattr(evidence_summary, "PROJECTED", 3)
