@@ -1060,11 +1060,18 @@ class ModelOnData:
 
 
 def model_on_data(
-    model: nn.Module, data: Any, forward: Forward | None, node_type: str | None
+    model: nn.Module,
+    data: Any,
+    forward: Forward | None,
+    node_type: str | None,
+    classes: int | None = None,
 ) -> ModelOnData:
-    """The model on data, with the node type that is classified where there are several."""
+    """The model on data, with the node type that is classified where there are several.
+
+    ``classes`` says how many there are where data has no labels to tell.
+    """
     if is_typed(data):
-        return _on_typed(model, data, forward, node_type)
+        return _on_typed(model, data, forward, node_type, classes)
     if node_type is not None:
         raise InputError(
             f"node_type is {node_type!r:.60}, but data is a {type(data).__name__} without types "
@@ -1073,11 +1080,15 @@ def model_on_data(
     refuse_node_types(data, model, forward is not None)
     nodes = count_nodes(data)
     call = invocation(model, data, forward)
-    return ModelOnData(model, data, call, nodes, count_classes(field(data, "y"), nodes))
+    return ModelOnData(model, data, call, nodes, count_classes(field(data, "y"), nodes) or classes)
 
 
 def _on_typed(
-    model: nn.Module, data: Any, forward: Forward | None, node_type: str | None
+    model: nn.Module,
+    data: Any,
+    forward: Forward | None,
+    node_type: str | None,
+    classes: int | None,
 ) -> ModelOnData:
     counts = counts_of(data)
     if node_type is not None and (not isinstance(node_type, str) or node_type not in counts):
@@ -1087,7 +1098,7 @@ def _on_typed(
     plain = invocation(model, data, forward, known)
     whole = replace(plain, run=lambda: _of_nodes(plain(), data, counts))
     chosen = known or _by_output(whole(), counts, labelled)
-    classes = count_classes((typed_field(data, "y") or {}).get(chosen), counts[chosen])
+    classes = count_classes((typed_field(data, "y") or {}).get(chosen), counts[chosen]) or classes
     call = replace(
         whole,
         run=lambda: _of_type(whole(), chosen, counts, classes),

@@ -1061,8 +1061,7 @@ class ExposurePlan:
         return exposure
 
     def _subject(self, data: Any, forward: Forward) -> ModelOnData:
-        subject = model_on_data(self.model, data, forward, self.node_type)
-        return replace(subject, classes=subject.classes or self.classes)
+        return model_on_data(self.model, data, forward, self.node_type, self.classes)
 
     def _held(self) -> list[Tensor]:
         """Everything that the model has learned."""

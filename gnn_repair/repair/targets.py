@@ -349,7 +349,7 @@ def check_graph_data(exposure: Exposure, data: Any) -> None:
         raise InputError(f"data.edge_index holds {least}; nodes are counted from 0")
     if x is not None and (not isinstance(x, Tensor) or x.dim() != 2):
         raise InputError("data.x is not a table [N, F]; pass the graph that was exposed")
-    nodes = most + 1 if x is None else x.shape[0]
+    nodes = most + 1 if x is None or most >= exposure.num_nodes else x.shape[0]
     if most >= exposure.num_nodes or (x is not None and nodes != exposure.num_nodes):
         raise InputError(
             f"data has {nodes} nodes but the exposure has {exposure.num_nodes}; "

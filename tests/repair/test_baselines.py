@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch_geometric.nn import CorrectAndSmooth as Reference
 
+from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.baselines import ALPHAS, correct_and_smooth, sources_to_recipients
 from gnn_repair.repair.evidence import normalised_adjacency
@@ -125,6 +126,9 @@ def test_strengths_are_the_first_best_of_pyg(backbone, some):
         assert fitted.constants["strengths"][s].tolist() == list(best)
         scores = reference(soft, labels, entries, best, 4)[nodes]
         torch.testing.assert_close(logits[s].exp(), scores.clamp(min=1e-12), **EXACT)
+    # As many senders, but others.
+    with pytest.raises(InputError, match="another graph"):
+        fitted.member_logits(replace(exposure, sources=exposure.sources.roll(1)))
 
 
 def test_entries_are_those_of_the_graph_each_once():

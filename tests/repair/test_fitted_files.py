@@ -197,6 +197,7 @@ OTHERS = {
     "members 2 but the exposure has 1": (both, lambda: both().member(0)),
     "labels": (both, lambda: both(outputs="labels")),
     "member 0": (both, lambda: both(fingerprint=both().fingerprint[::-1])),
+    "member 1": (both, lambda: both(fingerprint=both().fingerprint[:1] * 2)),
     "the repair does not say which model": (lambda: both(fingerprint=()), both),
     "the exposure does not say which model": (both, lambda: both(fingerprint=())),
     # Both are 8 wide, but h is not the same.
@@ -289,6 +290,7 @@ def test_a_repair_that_brings_nothing_says_so_by_member():
         assert "member 0" in text and "member 1" not in text and "EvidenceLadder" in text
     assert alone.advice == "" and "EvidenceLadder" not in repr(alone)
     assert found.to_frame()["unchanged"].tolist() == [True, False]
+    assert replace(found, best_epoch=torch.tensor([1, 0])).unchanged.tolist() == [False, True]
     wild = replace(found, diverged=torch.tensor([False, True]))
     assert "member 1 diverged" in repr(wild) and "member 0 (" in repr(wild)
 

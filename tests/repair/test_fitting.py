@@ -77,28 +77,31 @@ def of_sizes(*sizes: int, seed: int = 0) -> RepairTrainee:
     index = torch.zeros(len(sizes), max(sizes), dtype=torch.long)
     for s, size in enumerate(sizes):
         index[s, :size] = torch.arange(size)
-    own, start = Targets(index, index % 3, torch.tensor(sizes)), torch.zeros(len(sizes), 1)
+    shares = 1 / (1.0 + torch.arange(max(sizes))).expand(len(sizes), -1)
+    own = Targets(index, index % 3, torch.tensor(sizes), shares=shares)
+    start = torch.zeros(len(sizes), 1)
     return trainee(lambda *_: torch.zeros(len(sizes), 4, 3), {"w": start}, own, own, seed=seed)
 
 
 def test_shuffles_do_not_depend_on_the_others_and_differ_by_epoch_and_seed():
-    together, alone, other = of_sizes(6, 11, 3), of_sizes(6), of_sizes(6, seed=1)
+    together, alone, other = of_sizes(6, 11, 4), of_sizes(6), of_sizes(6, seed=1)
     orders = []
     for _ in range(3):
         for one in (together, alone, other):
             one.begin_epoch()
         assert torch.equal(together.positions[0, :6], alone.positions[0, :6])
         # What fits into one batch is not shuffled: alone it would not be either.
-        assert together.positions[2, :3].tolist() == [0, 1, 2]
+        assert together.positions[2, :4].tolist() == [0, 1, 2, 3]
         orders.append(tuple(alone.positions[0, :6].tolist()))
         assert sorted(orders[-1]) == list(range(6))
         assert orders[-1] != tuple(other.positions[0, :6].tolist())
     assert len(set(orders)) == 3
-    # A member learns only where it has a target.
-    seen = []
+    # A member learns only where it has a target, and from its shares, whatever steps others take.
+    seen, losses = [], []
     for _ in range(together.steps_per_epoch):
-        together.losses(None)
+        losses.append(together.losses(None)[0])
         seen.append(together.learning().tolist())
+    torch.testing.assert_close(sum(losses), sum(alone.losses(None)[0] for _ in range(2)))
     assert seen == [[True, True, True], [True, True, False], [False, True, False]]
 
 
@@ -207,6 +210,18 @@ def test_what_a_repair_reads_must_be_there_and_finite():
     ):
         with pytest.raises(InputError, match=said):
             repair.fit(replace(exposure, **change), *MASKS, device="cpu")
+
+
+def test_what_a_repair_of_one_s_own_draws_follows_its_seed():
+    drawn = []
+
+    class Own(NodeTranslation):
+        def tables(self, p, inputs, whole=False):
+            drawn.append(float(torch.rand(())))
+
+    for seed in (1, 1, 2):
+        Own(hidden=4, epochs=1, seed=seed).fit(toy_exposure("gcn"), *MASKS, device="cpu")
+    assert drawn[0] == drawn[len(drawn) // 3] != drawn[-len(drawn) // 3]
 
 
 def two_epochs(**settings):

@@ -17,6 +17,7 @@ from gnn_repair.datasets import planted_labels
 from gnn_repair.errors import InputError
 from gnn_repair.f1 import f1_of, micro_scores
 from gnn_repair.repair import CorrectAndSmooth, Reweighting, TemperatureScaling
+from gnn_repair.repair.base import fitted_of
 from gnn_repair.repair.inputs import RepairInputs, alone_logits
 from gnn_repair.repair.targets import label_likelihood
 from tests.helpers.repair.contract_exposures import world
@@ -131,6 +132,8 @@ def test_repairs_learn_what_the_graphs_show(classifier, repair) -> None:
         for said in (exposure.frozen_logits[0].argmax(1), fitted.predict(exposure))
     )
     assert after > before + 0.2
+    part, whole = exposure.restrict(torch.tensor([70, 3])), fitted.member_logits(exposure)
+    torch.testing.assert_close(fitted.member_logits(part), whole[:, [70, 3]], rtol=1e-4, atol=1e-4)
     if hasattr(fitted, "coefficients"):
         masses = exposure.masses(fitted.coefficients(exposure))
         torch.testing.assert_close(masses, exposure.mass, rtol=1e-9, atol=0)
@@ -300,6 +303,8 @@ def test_members_are_scored_on_their_own_known_validation_labels():
         assert fitted.f1[s] == pytest.approx((score.micro, score.macro), abs=1e-6)
     mean = 50 * sum(score.micro for score in found)
     assert found[0] != found[1] and f"micro-F1 {mean:.1f} %" in repr(fitted)
+    unknown = replace(fitted, f1=((0.5, float("nan")), (float("nan"), 1.0)))
+    assert str(fitted_of(unknown.header(), unknown.tensors()).f1) == str(unknown.f1)
 
 
 def test_one_label_alone_can_be_repaired(data):
@@ -338,7 +343,7 @@ def test_unknown_labels_are_not_learned_from(data, exposure):
     with pytest.raises(InputError, match="val of member 0"):
         train(gr.SetTranslation(budget=FEW), data, exposure, y)
     y = data.y.double()
-    y[:, 2] = float("nan")
+    y[data.train_mask, 2] = float("nan")
     with pytest.warns(UserWarning, match="label 2"):
         train(gr.SetTranslation(budget=FEW), data, exposure, y)
 

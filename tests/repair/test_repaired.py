@@ -387,8 +387,11 @@ class ByType(nn.Module):
         return tuple(parts[i] for i in self.order) if self.order else logits
 
 
+@pytest.mark.parametrize("labelled", [False, True])
 @pytest.mark.parametrize("order", [None, *itertools.permutations(range(3))])
-def test_logits_by_node_type_keep_their_place_and_gradients_of_all_types_are_followed(order):
+def test_logits_by_node_type_keep_their_place_and_gradients_of_all_types_are_followed(
+    order, labelled
+):
     generator, data = torch.Generator().manual_seed(0), HeteroData()
     for kind, size in (("paper", 20), ("author", 15)):
         data[kind].x = torch.randn(size, WIDTH, generator=generator).double()
@@ -398,12 +401,15 @@ def test_logits_by_node_type_keep_their_place_and_gradients_of_all_types_are_fol
     data["paper", "by", "author"].edge_index = data["author", "writes", "paper"].edge_index.flip(0)
     torch.manual_seed(0)
     y, half = torch.arange(20) % 3, torch.arange(20) % 2 == 0
+    if labelled:
+        data["paper"].y = y
     model, given = ByType(data, order).double().eval(), (data.x_dict, data.edge_index_dict)
     exposure = gr.expose(model, data, node_type="paper")
     fitted = gr.NodeTranslation(SHORT, hidden=8).fit(exposure, y, half, ~half)
     repaired = gr.repaired(model, fitted)
-    # The first dict by node type is what is read as logits.
-    place = min(order.index(0), order.index(1)) if order else 0
+    # The dict with a column per class is what is read as logits, the first where there is no label.
+    places = [order.index(part) for part in ((1,) if labelled else (0, 1))] if order else [0]
+    place = min(places)
     found, told = ([out] if order is None else out for out in (repaired(*given), model(*given)))
     assert fitted.node_type == "paper" and len(found) == len(told)
     for i, (mine, other) in enumerate(zip(found, told, strict=True)):

@@ -294,7 +294,8 @@ def fitted_again(fewer: float, monkeypatch):
         if epochs is not None:
             for r in range(2):
                 said[r, :, COPIED:] = told(torch.full_like(labels, 1 + r), 0.9)
-        epochs = torch.tensor([5, 1, 3]).repeat(roles.copies // COPIED).expand(said.shape[:3])
+        epochs = torch.tensor([[5, 1, 3], [6, 2, 4]]).repeat(1, roles.copies // COPIED)
+        epochs = epochs.expand(said.shape[:3])
         gone = torch.zeros_like(epochs, dtype=torch.bool)
         gone[1, 0, 2] = True
         return FittedRungs(tuple(rungs), said, epochs, epochs + 2, gone, {}, 0)
@@ -318,7 +319,7 @@ def test_out_of_fold_speaks_only_who_did_not_learn_from_a_node(monkeypatch):
     # Epochs are the middle copy's; a member diverged where any of its copies did.
     best = constants["weights"].argmax(1)
     assert best.tolist() == [2, 1]
-    assert [values[n].tolist() for n in ("best_epoch", "epochs_run")] == [[3, 3], [5, 5]]
+    assert [values[n].tolist() for n in ("best_epoch", "epochs_run")] == [[3, 4], [5, 6]]
     assert values["diverged"].tolist() == [True, False]
 
 
@@ -332,7 +333,7 @@ def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(fewer, m
         alike = torch.allclose(constants["log_probs"][s, r], everywhere, atol=1e-5)
         assert alike == (helps and r != s)
     # Copies with one fold less keep their own epoch, those on all labels the usual one.
-    assert epochs.tolist() == [[[5, 1, 3, 3, 3, 3]] * 2] * 2
+    assert epochs.tolist() == [[[5, 1, 3, 3, 3, 3], [6, 2, 4, 4, 4, 4]]] * 2
     learned = (roles.weights > 0).unflatten(0, (2, -1))
     own = torch.arange(COPIED).view(1, -1, 1)
     left = VAL.unsqueeze(1) & ((constants["folds"].unsqueeze(1) - own) % COPIED == 2)

@@ -173,15 +173,17 @@ def test_settings_that_cannot_be_are_refused(wrong, said):
 
 def test_data_of_another_graph_is_refused():
     data, exposure = planted("features")[1], planted_exposure("features")
-    smaller, larger, broken, empty = (data.clone() for _ in range(4))
+    smaller, larger, broken, empty, beyond = (data.clone() for _ in range(5))
     smaller.x, larger.x = data.x[:-1], torch.cat([data.x, data.x[:1]])
     broken.x = torch.full_like(data.x, float("nan"))
     empty.edge_index = None
+    beyond.edge_index = torch.cat([data.edge_index, torch.tensor([[0], [240]])], 1)
     for wrong, said in (
         (smaller, "239 nodes"),
         (larger, "241 nodes"),
         (broken, "NaN"),
         (empty, "no edge_index"),
+        (beyond, "241 nodes"),
     ):
         with pytest.raises(InputError, match=said):
             LADDER.fit(exposure, data.y, data.train_mask, data.val_mask, data=wrong, device="cpu")

@@ -173,6 +173,11 @@ def test_features_are_multiplied_and_dropped_alike_sparse_or_dense(share):
     assert abs(kept - (1 - DROPPED)) < 0.04
     first, second = (evidence.times(weight, torch.tensor(seed)) for seed in (1, 2))
     assert not torch.equal(first, second)
+    # What is dropped goes by the node, whoever is read beside it.
+    some = torch.arange(200).flip(0)[:150]
+    part = FeatureEvidence(x, some)
+    assert (part.features.sparse is None) == (evidence.features.sparse is None)
+    torch.testing.assert_close(part.times(weight, torch.tensor(1)), first[some])
 
 
 # Label histograms against walks counted one by one; no node is ever told its own label.
@@ -237,6 +242,10 @@ def test_withheld_labels_look_unknown_and_others_are_hidden_by_chance():
     again, other = (known.partly(withheld, torch.tensor(seed)) for seed in (5, 6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+    # Copies of a member are shown that member's labels.
+    both = LabelEvidence(ring, torch.cat([labels, labels + 1]), 2, torch.float64)
+    copies = both.partly(withheld.new_zeros(4, nodes), torch.tensor(5))
+    assert [set(row.tolist()) for row in copies] == [{0, 2}] * 2 + [{1, 2}] * 2
 
 
 # The frozen summary of a message set against loops over its terms; similar nodes.
@@ -282,7 +291,11 @@ def literal(exposure, member: int, position: int, onto: np.ndarray | None) -> np
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("backbone", ["gcn", "sage", "gat", "mixhop"])
 def test_the_summary_is_what_a_loop_over_terms_gives(backbone, wide, monkeypatch):
-    exposure, onto = replace(toy_exposure(backbone)), None
+    exposure, onto = toy_exposure(backbone), None
+    # What the hub sends is far from everybody.
+    far = torch.ones_like(exposure.messages)
+    far[:, 2] = 20
+    exposure = replace(exposure, messages=far * exposure.messages)
     if wide:
         monkeypatch.setattr(evidence_summary, "WIDEST", 2)
         monkeypatch.setattr(evidence_summary, "PROJECTED", 3)
