@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from gnn_repair.backbones.base import Backbone, Readout
 from gnn_repair.backbones.graph import Features, Graph, State
 from gnn_repair.budget import check_whole
-from gnn_repair.checks import as_splits, num_classes
+from gnn_repair.checks import as_member, as_splits, num_classes
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import (
     REAL,
@@ -182,7 +182,8 @@ class Frozen:
         return self.readout.embedding(self.node_state).transpose(0, 1)
 
     def member(self, index: int) -> Frozen:
-        """One member alone."""
+        """One member alone, counted from the end where negative."""
+        index = as_member(index, self.num_members)
         pick = slice(index, index + 1)
         return replace(
             self,

@@ -115,8 +115,8 @@ class Graph:
         return Pattern.from_entries(looped, self.num_nodes)[0]
 
     def _degrees(self, pattern: Pattern) -> Tensor:
-        """[N]: entries of each row, at least 1."""
-        return pattern.indptr.diff().clamp(min=1).to(self.dtype)
+        """[N]: entries of each row."""
+        return pattern.indptr.diff().to(self.dtype)
 
     @cached_property
     def total(self) -> Operator:
@@ -137,7 +137,8 @@ class Graph:
         """Â = D^{−1/2} A D^{−1/2}."""
         if one_loop not in self._normalised:
             pattern = self.pattern(one_loop)
-            scale = self._degrees(pattern).rsqrt()
+            # A node without entries is not heard either, as in PyG: 1/√0 counts as 0.
+            scale = self._degrees(pattern).rsqrt().nan_to_num(posinf=0.0)
             operator = Operator(pattern, scale[pattern.recipients] * scale[pattern.indices])
             self._normalised[one_loop] = operator
         return self._normalised[one_loop]

@@ -52,6 +52,7 @@ def test_a_member_alone_is_that_member_in_every_field(graph):
     frozen = replace(frozen, best_epoch=torch.arange(3), epochs_run=torch.arange(3) + 1)
     for member, split in enumerate((2, 0, 1)):
         alone = frozen.member(member)
+        assert frozen.member(member - 3).splits == (split,)
         assert alone.splits == (split,)
         for name in ("logits", "best_epoch", "epochs_run", "diverged"):
             assert torch.equal(getattr(alone, name)[0], getattr(frozen, name)[member]), name
@@ -64,6 +65,9 @@ def test_a_member_alone_is_that_member_in_every_field(graph):
         assert frozen.accuracy(mask)[member] == right
         names = "backbone", "data", "seed", "budget"
         assert all(getattr(alone, name) is getattr(frozen, name) for name in names)
+    for beyond in (3, -4):
+        with pytest.raises(InputError, match=f"member {beyond}"):
+            frozen.member(beyond)
 
 
 class Own(nn.Module):

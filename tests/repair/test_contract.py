@@ -327,6 +327,17 @@ def test_a_copy_keeps_what_the_repair_keeps_that_learns_from_all_other_folds(inn
         torch.testing.assert_close(held[s, node], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_copies_start_apart_and_all_members_alike():
+    """Copy k where the repair itself starts with seed + k: so they make different mistakes."""
+    exposure, *rest = world("by-hand")
+    still = SetTranslation(replace(BRIEF, learning_rate=1e-9), hidden=5, seed=4)
+    folded = CrossFitted(still, folds=3).fit(exposure, *rest, device="cpu")
+    for k in range(3):
+        alone = replace(still, seed=4 + k).fit(exposure, *rest, device="cpu")
+        for name, value in folded.copy(k).parameters.items():
+            torch.testing.assert_close(value, alone.parameters[name], rtol=0, atol=1e-7)
+
+
 # Nothing that a repaired model remembers may speak for another model or graph ---------------------
 
 
