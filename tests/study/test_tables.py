@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
 from gnn_repair.published import BACKBONE_WORDS
+from gnn_repair.results.averages import Figure, wins
 from gnn_repair.results.rendering import facts
 from gnn_repair.results.store import merge, pack
 from gnn_repair.results.tables import TABLES
@@ -202,6 +204,26 @@ def test_controls_and_gains(told):
         if len(own):
             fact = found["gains", "Gain in points of test accuracy", TITLE[name], "all"]
             agree(fact, value=compared(own, frozen)[0])
+
+
+def test_advice_needs_a_gain_above_its_spread_over_splits(told):
+    """Of one split the spread is not known."""
+    cases = {}
+    for (table, _, case, column), fact in told[1].items():
+        if table == "lost-evidence":
+            cases.setdefault(case, {})[column] = fact
+    assert cases
+    for facts_of in cases.values():
+        advice = facts_of.pop("advice")["text"]
+        known = [f for f in facts_of.values() if None not in (f["value"], f["std"])]
+        clear = sorted((f["value"] for f in known if f["value"] > max(f["std"], 1e-9)), reverse=True)
+        assert re.findall(r"\(([+-][\d.]+)\)", advice) == [f"{gain:+.1f}" for gain in clear]
+
+
+def test_wins_are_counted_in_printed_digits():
+    ours, theirs = ({("gcn", "cora"): Figure(value)} for value in (88.04, 87.96))
+    assert wins(ours, theirs).value == 0
+    assert wins(ours, {("gcn", "cora"): Figure(87.94)}).value == 1
 
 
 def stored(records, folder):
