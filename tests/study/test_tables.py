@@ -216,8 +216,10 @@ def test_advice_needs_a_gain_above_its_spread_over_splits(told):
     for facts_of in cases.values():
         advice = facts_of.pop("advice")["text"]
         known = [f for f in facts_of.values() if None not in (f["value"], f["std"])]
-        clear = sorted((f["value"] for f in known if f["value"] > max(f["std"], 1e-9)), reverse=True)
-        assert re.findall(r"\(([+-][\d.]+)\)", advice) == [f"{gain:+.1f}" for gain in clear]
+        gains = (f["value"] for f in known if f["value"] > max(f["std"], 1e-9))
+        assert re.findall(r"\(([+-][\d.]+)\)", advice) == [
+            f"{gain:+.1f}" for gain in sorted(gains, reverse=True)
+        ]
 
 
 def test_wins_are_counted_in_printed_digits():
