@@ -455,7 +455,7 @@ def _read_worth(rung: str, label: int | None = None) -> Read:
 
 def _advise(worth: Mapping[str, Figure]) -> str:
     """Advice per gain that exceeds its deviation over splits, largest first."""
-    clear = {r: f.value for r, f in worth.items() if f.value > max(f.deviation, 1e-9)}
+    clear = {r: f.value for r, f in worth.items() if f.value > f.deviation and f.value > 1e-9}
     rungs = sorted(clear, key=lambda rung: -clear[rung])
     return "; ".join(f"{RUNGS[rung].advice} ({clear[rung]:+.1f})" for rung in rungs) or NOTHING
 

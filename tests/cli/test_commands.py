@@ -142,11 +142,11 @@ def test_a_sound_installation_is_called_so(run, tmp_path):
 
 
 def test_an_old_package_a_wrong_oracle_and_a_blind_check_are_found(run, monkeypatch):
-    """0.9 is older than 0.60, and 2.100 newer than 2.11."""
+    """0.9 is older than 0.60, 0.4.4 than 0.4.5, and 2.100 newer than 2.11."""
     import gnn_repair.oracle as oracle
 
     solve, version = oracle.solve, metadata.version
-    versions = {"numba": "0.9.12", "torch": "2.100.0"}
+    versions = {"numba": "0.9.12", "safetensors": "0.4.4", "torch": "2.100.0"}
 
     def off(exposure, targets):
         answer = solve(exposure, targets)
@@ -157,7 +157,7 @@ def test_an_old_package_a_wrong_oracle_and_a_blind_check_are_found(run, monkeypa
     monkeypatch.setattr(Solution, "check", lambda self, exposure: True)
     code, rows = examined(run)
     wrong = {subject for subject, row in rows.items() if row["wrong"]}
-    assert code == 1 and wrong == {"numba", "one LP", "one certificate"}
+    assert code == 1 and wrong == {"numba", "safetensors", "one LP", "one certificate"}
 
 
 WITHOUT_TORCH = """
@@ -381,8 +381,16 @@ def test_graphs_and_backbones_of_a_module_or_file(folder):
 
 def test_what_a_module_prints_is_no_part_of_the_answer(folder, run):
     code, out, err = run("diagnose", "plugged.py:made", "--format", "json")
-    assert code == 0 and len(json.loads(out)["rows"]) == 10
+    rows = json.loads(out)["rows"]
+    assert code == 0 and len(rows) == 10
     assert "loading" in err
+    # People see the errors, the nearest first and those out of reach last.
+    errors = [row for row in rows if row["verdict"] != "right"]
+    assert {row["mass_moved"] is None for row in errors} == {True, False}
+    errors.sort(key=lambda row: row["mass_moved"] or 2.0)
+    words = map(str.split, run("diagnose", "plugged.py:made")[1].splitlines())
+    listed = [int(line[0]) for line in words if line and line[0].isdecimal()]
+    assert listed == [row["node"] for row in errors]
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,18 @@ def test_a_damaged_record_is_named_and_counts_as_missing(run, store):
     assert sorted(p.name for p in path.parent.iterdir()) == ["split-0.json", "split-1.json"]
 
 
+def test_tables_are_of_the_protocol_that_is_named(run, store):
+    change = "backbones.hidden=64"
+    other, held = override(PAPER, [change]), Store(store)
+    held.begin(other)
+    held.put(make_record("actor", "sgc", 0, protocol=other.digest))
+    line = ("study", "tables", "dataset-statistics", "--store", str(store), "--format", "json")
+    for named in (("--set", change), ("--digest", other.digest)):
+        assert {fact["row"] for fact in json.loads(run(*line, *named)[1])} == {"actor"}
+    for named in ((), ("--protocol", "paper")):
+        assert {fact["row"] for fact in json.loads(run(*line, *named)[1])} == {"cora", "pubmed"}
+
+
 def test_plain_lines_say_what_a_bar_would():
     said = io.StringIO()
     case = Case("cora", "gcn", (0, 1), ("oracle",))
@@ -129,10 +141,11 @@ def test_plain_lines_say_what_a_bar_would():
     plan = Plan(done, dict.fromkeys(other.runs, "lost"), tuple(case.runs), (case, other))
     with StudyProgress(said) as progress:
         progress.planned(plan)
+        progress.start -= 60  # for two runs, so that the other two take as long
         progress.stage(case, "training, epoch 10")
         progress.finished(case, 75.0)
         progress.failed(other, Failure("a planted fault", ""))
     first, second, third = said.getvalue().splitlines()
     assert first.startswith("1 of 5 runs stored; 2 cases to run, 2 runs that failed before")
-    assert second.startswith("cora × gcn: 2 splits in 01:15 (3 of 5 runs, ")
+    assert second.startswith("cora × gcn: 2 splits in 01:15 (3 of 5 runs, 01:00 left)")
     assert third.startswith("cora × gat failed: a planted fault (5 of 5 runs")

@@ -234,7 +234,9 @@ def closed_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}", ""])
+@pytest.mark.parametrize(
+    "form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}", "[::1]:{}", "ray://[::1]:{}", ""]
+)
 def test_a_dead_address_is_said_before_ray_is_asked(monkeypatch, closed_port, form):
     """Ray itself would wait for a quarter of an hour. Without one the environment's counts."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)

@@ -202,16 +202,17 @@ def test_a_read_only_store_can_be_read(store):
     assert damaged.exists()
 
 
-def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch, number):
     before = files(store)
 
     def full(self, target):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, "full")
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
         for split in (0, 1):
-            with pytest.raises(ResourceError, match="No space left on device; make room"):
+            with pytest.raises(ResourceError, match="full; make room"):
                 store.put(make_record("cora", "gcn", split, test=0.1))
     assert files(store) == before
     assert store.get(PAPER.digest, RUN).frozen["test"] == 0.8
@@ -429,6 +430,17 @@ def test_models_are_those_of_the_record_that_is_there(store):
         assert {name: path.read_bytes() for name, path in found.items()} == held
 
 
+def test_merging_brings_models_that_are_lacking_and_leaves_those_that_are_there(store, tmp_path):
+    record, source = make_record("cora", "gcn", 0), Store(tmp_path / "source")
+    source.begin(PAPER)
+    source.put(replace(record, models={"frozen": b"9", "refit_head": b"2"}))
+    store.put(replace(record, models={"frozen": b"1"}))
+    merge([source.root], store.root)
+    found = store.models(PAPER.digest, RUN)
+    held = {name: path.read_bytes() for name, path in found.items()}
+    assert held == {"frozen": b"1", "refit_head": b"2"}
+
+
 def test_the_stack_of_a_record_that_does_not_name_it_is_its_case_s(store):
     for backbone, split in (("gcn", 1), ("gat", 0), ("gat", 4)):
         store.put(make_record("cora", backbone, split, members=2))
@@ -437,6 +449,8 @@ def test_the_stack_of_a_record_that_does_not_name_it_is_its_case_s(store):
     assert stack_of(store, record) == (0, 1)
     assert stack_of(store, replace(record, members=3)) == (1,)
     assert stack_of(store, replace(record, stack=[7, 1, 3])) == (1, 3, 7)
+    store.put(make_record("cora", "gcn", 5, members=2))
+    assert stack_of(store, record) == (1,)  # which two of three is not known
 
 
 def test_shares_of_a_stack_s_time_add_up():

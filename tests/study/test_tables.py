@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -202,6 +203,22 @@ def test_controls_and_gains(told):
         if len(own):
             fact = found["gains", "Gain in points of test accuracy", TITLE[name], "all"]
             agree(fact, value=compared(own, frozen)[0])
+
+
+def test_advice_needs_a_gain_above_its_spread_over_splits(told):
+    """Of one split the spread is not known."""
+    cases = {}
+    for (table, _, case, column), fact in told[1].items():
+        if table == "lost-evidence":
+            cases.setdefault(case, {})[column] = fact
+    assert cases
+    for facts_of in cases.values():
+        advice = facts_of.pop("advice")["text"]
+        known = [f for f in facts_of.values() if None not in (f["value"], f["std"])]
+        gains = (f["value"] for f in known if f["value"] > max(f["std"], 1e-9))
+        assert re.findall(r"\(([+-][\d.]+)\)", advice) == [
+            f"{gain:+.1f}" for gain in sorted(gains, reverse=True)
+        ]
 
 
 def stored(records, folder):
