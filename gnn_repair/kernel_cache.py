@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -50,13 +51,24 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 class _Notice(event.Listener):
     """Says once why the first call of an installation takes long, where a person looks on."""
 
+    def __init__(self) -> None:
+        self.seconds, self._open = 0.0, list[float]()
+
     def on_start(self, event: Any) -> None:
+        self._open.append(time.process_time())
         module = event.data["dispatcher"].py_func.__module__
         if module.startswith("gnn_repair.") and (sys.stderr.isatty() or "ipykernel" in sys.modules):
             _say_compiling()
 
     def on_end(self, event: Any) -> None:
-        pass
+        start = self._open.pop()
+        if not self._open:  # kernels that it calls are compiled inside
+            self.seconds += time.process_time() - start
+
+
+def working_seconds() -> float:
+    """This process's processor time but for what compiling took: effort is measured by it."""
+    return time.process_time() - _NOTICE.seconds
 
 
 @cache
@@ -64,7 +76,8 @@ def _say_compiling() -> None:
     print("gnn-repair compiles its kernels once, for half a minute …", file=sys.stderr)
 
 
-event.register("numba:compile", _Notice())
+_NOTICE = _Notice()
+event.register("numba:compile", _NOTICE)
 
 
 @cache

@@ -9,9 +9,11 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 
 import gnn_repair
@@ -112,3 +114,9 @@ def test_a_person_is_told_once_why_the_first_call_takes_long(monkeypatch, capsys
         assert numba.njit(step)(1) == 2
         said.append(bool(capsys.readouterr().err))
     assert said == [False, True, False]
+
+
+def test_compiling_is_no_effort():
+    start, began = time.process_time(), caching.working_seconds()
+    assert numba.njit(lambda x: np.sort(x)[::-1].sum())(np.arange(4.0)) == 6
+    assert caching.working_seconds() - began < 0.5 * (time.process_time() - start)

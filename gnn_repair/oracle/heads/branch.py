@@ -11,7 +11,6 @@ its leaves are closed or one λ met on the way wins.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.heads.operations import Activation, Curved, Root
+from gnn_repair.kernel_cache import working_seconds
 from gnn_repair.oracle.heads.bound import (
     DEEPEST,
     FEW,
@@ -378,7 +378,7 @@ def grow(base: Base, trees: list[Tree], leaves: int, deadline: float) -> None:
     """
     while True:
         alive = [tree for tree in trees if _alive(tree, leaves)]
-        if not alive or time.process_time() > deadline:
+        if not alive or working_seconds() > deadline:
             return
         _level(base, alive[: BATCH // 2])
 

@@ -3,7 +3,6 @@ open goes on."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.exposure.value import Exposure
+from gnn_repair.kernel_cache import working_seconds
 from gnn_repair.oracle.heads.bound import Base, Region, bare_region, base_of, free_terms, region_of
 from gnn_repair.oracle.heads.branch import (
     BATCH,
@@ -149,13 +149,13 @@ class Questions:
 def relax_all(questions: Questions, frozen: Floats, budget: EffortLimit) -> None:
     """Stage 1; frozen λ, the relaxation's, the vertices and two steps are the first witnesses."""
     seconds = np.inf if budget.seconds is None else budget.seconds
-    deadline = time.process_time() + seconds * len(questions)
+    deadline = working_seconds() + seconds * len(questions)
     curved = sum(isinstance(op, Curved) for op in questions.base.graph.operations)
     step = max(1, CHUNK // max(1, curved // FEW_CURVED))
     for first in range(0, len(questions), step):
         chosen = np.arange(first, min(first + step, len(questions)))
         position, target = questions.position[chosen], questions.target[chosen]
-        questions.late[chosen] = time.process_time() > deadline
+        questions.late[chosen] = working_seconds() > deadline
         if questions.base.lowered.reason or questions.late[first]:
             region = bare_region(questions.base, position)
             questions.take_search(chosen, Search.start(region, target, frozen))
@@ -207,10 +207,10 @@ def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> No
     """Stages 3 and 4: rounds of lines, then cases, for the chosen questions."""
     threshold, win = questions.threshold, questions.win
     seconds = np.inf if budget.seconds is None else budget.seconds
-    deadline = time.process_time() + seconds * len(chosen)
+    deadline = working_seconds() + seconds * len(chosen)
     for first in range(0, len(chosen), BATCH // 2):
         part = chosen[first : first + BATCH // 2]
-        if time.process_time() > deadline:
+        if working_seconds() > deadline:
             questions.late[part] = True
             continue
         terms = [free_terms(questions.base, int(p)) for p in questions.position[part]]
@@ -224,7 +224,7 @@ def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> No
         if budget.leaves > 1:
             grow(questions.base, trees, budget.leaves, deadline)
             questions.stage[part[left]] = 4
-            if time.process_time() > deadline:
+            if working_seconds() > deadline:
                 questions.late[part] = [tree.open for tree in trees]
         for tree, i in zip(trees, part, strict=True):
             _take_tree(questions, int(i), tree)
