@@ -178,12 +178,15 @@ def test_data_of_another_graph_is_refused():
     broken.x = torch.full_like(data.x, float("nan"))
     empty.edge_index = None
     beyond.edge_index = torch.cat([data.edge_index, torch.tensor([[0], [240]])], 1)
+    bare = copy(beyond)
+    bare.x = None
     for wrong, said in (
         (smaller, "239 nodes"),
         (larger, "241 nodes"),
         (broken, "NaN"),
         (empty, "no edge_index"),
         (beyond, "241 nodes"),
+        (bare, "241 nodes"),
     ):
         with pytest.raises(InputError, match=said):
             LADDER.fit(exposure, data.y, data.train_mask, data.val_mask, data=wrong, device="cpu")

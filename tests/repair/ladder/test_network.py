@@ -26,7 +26,7 @@ from gnn_repair.repair.evidence import (
     summary_width,
 )
 from gnn_repair.repair.evidence import HIDDEN as HIDDEN_SHARE
-from gnn_repair.repair.folds import deal_folds, fold_roles
+from gnn_repair.repair.folds import cross_roles, deal_folds, fold_roles
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.ladder.network import Heads, LadderTrainee, Sources, climb
 from gnn_repair.repair.targets import prepare
@@ -92,6 +92,14 @@ def trainee_of(task) -> LadderTrainee:
     return LadderTrainee(
         heads, fold_roles(task, COPIES, 0), task.labels, folds=COPIES, dropout=0.2, seed=0
     )
+
+
+def test_what_a_copy_does_not_learn_from_is_withheld_however_many_folds_it_leaves():
+    task = task_of()
+    heads = Heads(NAMES, sources_of(task), COPIES, HIDDEN)
+    roles = cross_roles(task.train, dealt_for(task), COPIES, leave=2)
+    trainee = LadderTrainee(heads, roles, task.labels, folds=COPIES, dropout=0.2, seed=0)
+    assert torch.equal(trainee.withheld, roles.weights == 0)
 
 
 def losses(y: torch.Tensor) -> torch.Tensor:
