@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -198,9 +197,8 @@ def test_time_is_given_for_each_question_and_shared_by_all(ticks, monkeypatch):
         bounded.append(chosen)
         plain(questions, chosen, *more)
 
-    ticking = SimpleNamespace(process_time=lambda: float(next(clock)))
     monkeypatch.setattr(head_solve, "CHUNK", 1)
-    monkeypatch.setattr(head_solve, "time", ticking)
+    monkeypatch.setattr(head_solve, "working_seconds", lambda: float(next(clock)))
     monkeypatch.setattr(head_solve, "_relax_chunk", counted)
     found = solve(exposure, "all", range(10), effort=head_solve.EffortLimit(1, 1.0))
     assert len(bounded) == len(found) // ticks
