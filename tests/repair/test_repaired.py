@@ -123,7 +123,7 @@ def test_edge_weights_have_gradients_through_the_coefficients_of_one_hop(last):
     repaired = repaired_on(model, data, REPAIRS["reweighting"])[0]
 
     def call(weight):
-        return repaired(data.x, data.edge_index, weight)
+        return repaired(data.x, data.edge_index, edge_weight=weight)
 
     if isinstance(last, GCNConv):
         assert followed(call, data.edge_weight)
