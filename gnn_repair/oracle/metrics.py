@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.pieces import classes_for, require_outputs
+from gnn_repair.exposure.pieces import classes_for, nodes_for, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import F1, F1Counts
 from gnn_repair.notebook import html_view
@@ -120,7 +120,18 @@ def class_reach(
     threads: int | None = None,
 ) -> ClassReach:
     """The classes that reweighting could give each node: label-free, every class tried."""
-    return _by_class(solve(exposure, "all", nodes, threads=threads), exposure.num_classes)
+    require_exposure(exposure)
+    chosen = _each_once(exposure, nodes)
+    return _by_class(solve(exposure, "all", chosen, threads=threads), exposure.num_classes)
+
+
+def _each_once(exposure: Exposure, nodes: Any) -> Any:
+    """What a rate counts: a node that is named twice is one."""
+    if nodes is None or getattr(nodes, "ndim", 1) == 2:
+        return nodes
+    chosen = torch.zeros(exposure.num_nodes, dtype=torch.bool)
+    chosen[nodes_for(exposure, nodes).cpu()] = True
+    return chosen
 
 
 def _by_class(solution: Solution, classes: int) -> ClassReach:
@@ -758,6 +769,7 @@ def label_reach(
     """How often an admissible reweighting puts a label on its true side."""
     if isinstance(exposure, Exposure):
         require_outputs(exposure, "labels")
+        mask = _each_once(exposure, mask)
     own = solve(exposure, y, mask, threads=threads)
     turned = torch.as_tensor(y).double()
     turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)

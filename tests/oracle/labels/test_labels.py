@@ -463,3 +463,10 @@ def test_a_range_is_the_best_that_any_round_attained_and_proved(first):
             assert end.margin[i] == pytest.approx(max(m for m, _ in told), abs=1e-9)
             assert end.bound[i] == pytest.approx(min(b for _, b in told), abs=1e-9)
     assert rounds > 1
+
+
+def test_a_node_that_is_named_twice_counts_once():
+    exposure, y, twice = random_exposure(1), truths(1), torch.tensor([4, 2, 4])
+    assert str(gr.reach(exposure, y, twice)) == str(gr.reach(exposure, y, twice[:2]))
+    classes = replace(exposure, outputs="classes")
+    assert gr.class_reach(classes, twice).node.tolist() == [2, 4] * exposure.num_members
