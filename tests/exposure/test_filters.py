@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 from gnn_repair import SetTranslation
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import expose
+from gnn_repair.exposure.record import analysis
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.oracle import reach, solve
 from tests.helpers.models import product_models, spelled_models
@@ -328,6 +329,13 @@ def test_filters_in_a_spectral_basis_have_nodes_as_senders(name: str, count: int
     factors = model.lins[0].bias[0].detach() - kept
     torch.testing.assert_close(signed(exposure), basis @ torch.diag(factors) @ basis.t())
     assert (exposure.head is None) == (count < NODES)
+
+
+def test_vectors_of_a_basis_are_never_taken_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "LINEAR_ATTENTION", NODES)  # pairs; beyond, none are formed
+    model = Forward(lambda m, x, *_: SPECTRAL["behind"](EIGENVECTORS, EIGENVALUES, x), 5, 4)
+    with refused("mm", kind=ExposureRefused):
+        expose(model, plain())
 
 
 # The same aggregation in many spellings -----------------------------------------------------------
