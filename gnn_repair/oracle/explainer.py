@@ -209,7 +209,7 @@ def exposed_layers(model: nn.Module, exposure: Exposure) -> Layers:
         )
     modules, layers = dict(model.named_modules()), Layers()
     for number, group in enumerate(exposure.groups):
-        layer = modules.get(PART.sub("", group.name))
+        layer = modules.get(PART.sub("", group.name), model)  # which may be a layer itself
         if not isinstance(layer, MessagePassing):
             raise InputError(
                 f"the model has no layer named {group.name!r}, so λ has no place on its edges: the "

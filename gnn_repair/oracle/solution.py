@@ -416,9 +416,10 @@ class Solution:
         counts = [int((verdict == word).sum()) for word in (CAN, CANNOT, UNDECIDED)]
         share = f" ({100 * counts[0] / (counts[0] + counts[1]):.1f} %)" if sum(counts[:2]) else ""
         skipped = f"; {self.skipped:,} without a label skipped" if self.skipped else ""
+        plural = "s" * (len(self) != 1)
         lines = [
-            f"Solution of {len(self):,} questions about {self.outputs}: {counts[0]:,} can{share}, "
-            f"{counts[1]:,} cannot, {counts[2]:,} undecided{skipped}"
+            f"Solution of {len(self):,} question{plural} about {self.outputs}: {counts[0]:,} can"
+            f"{share}, {counts[1]:,} cannot, {counts[2]:,} undecided{skipped}"
         ]
         if self.proofs is not None or self.parts:
             proofs = [part.solution.proofs for part in self.parts] or [self.proofs]

@@ -25,6 +25,7 @@ from gnn_repair.backbones.frozen import (
     number_list,
 )
 from gnn_repair.budget import check_real, check_whole, with_budget
+from gnn_repair.checks import as_member
 from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
@@ -425,9 +426,8 @@ class FittedRepair(ABC, Generic[R]):
     # Other views of the same value ------------------------------------------------------------
 
     def member(self, index: int) -> Self:
-        """The repair of one member alone, for ``exposure.member(index)``."""
-        if not 0 <= index < self.num_members:
-            raise InputError(f"member {index} does not exist; there are 0..{self.num_members - 1}")
+        """The repair of one member alone, for ``exposure.member(index)``; −1 is the last one."""
+        index = as_member(index, self.num_members)
         pick = slice(index, index + 1)
         return replace(
             self,
