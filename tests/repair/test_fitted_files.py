@@ -314,6 +314,7 @@ def test_a_member_alone_has_its_own_share_of_everything():
             assert torch.equal(value, whole.parameters[name][k : k + 1])
     assert not torch.equal(*whole.parameters["temperature"])
     assert [fitted(n).repair.starts_frozen for n in ("temperature-scaling", "folds")] == [False] * 2
-    for outside in (-1, 2):
+    assert whole.member(-1).f1 == whole.member(1).f1
+    for outside in (-3, 2):
         with pytest.raises(InputError, match=str(outside)):
             whole.member(outside)
