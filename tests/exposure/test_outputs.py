@@ -34,6 +34,7 @@ SAID: list[tuple[int, Tensor | None, str]] = [
     (1, NUMBERS % 9 * 1.0, "values"),
     (1, NUMBERS % 2, "classes"),
     (1, NUMBERS.unsqueeze(1) % 2 * 1.0, "classes"),
+    (1, (NUMBERS % 3 * 1.0).masked_fill(NUMBERS % 3 == 2, torch.nan), "classes"),
     (1, NUMBERS % 3 - 1, "classes"),
     (1, (NUMBERS % 2 * 2 - 1).double(), "values"),
     (2, torch.linspace(-1, 1, NODES), "values"),

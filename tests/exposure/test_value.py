@@ -125,17 +125,24 @@ def test_what_is_saved_is_validated_again(wrong: str, tmp_path: Path) -> None:
         Exposure.load(path)
 
 
+@pytest.mark.parametrize(("at_once", "node"), [(1, 1), (1 << 22, 6)])
 @pytest.mark.parametrize("member", range(MEMBERS))
 @pytest.mark.parametrize("size", [1.0, -1e3])
 @pytest.mark.parametrize("factor", [0.9, -0.9, 1.1, -1.1])
 def test_the_reconstruction_is_relative_to_the_logit_where_that_is_large(
-    member: int, size: float, factor: float
+    at_once: int,
+    node: int,
+    member: int,
+    size: float,
+    factor: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("gnn_repair.exposure.pieces.NUMBERS", at_once)
     values = pieces()
     frozen, fixed = values["frozen_logits"].clone(), values["fixed_logits"].clone()
-    shift = size - frozen[member, 6, 2]
-    frozen[member, 6, 2] += shift
-    fixed[member, 6, 2] += shift + factor * RECONSTRUCTION * size
+    shift = size - frozen[member, node, 2]
+    frozen[member, node, 2] += shift
+    fixed[member, node, 2] += shift + factor * RECONSTRUCTION * size
     values |= {"frozen_logits": frozen, "fixed_logits": fixed}
     if abs(factor) < 1:
         assert Exposure(**values).num_members == MEMBERS

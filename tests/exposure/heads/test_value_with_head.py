@@ -159,6 +159,19 @@ def test_binding_allows_what_its_tolerance_does() -> None:
     assert torch.equal(bound.frozen_logits, apart.frozen_logits)
 
 
+def test_a_node_with_large_logits_hides_no_change_at_others() -> None:
+    torch.manual_seed(0)
+    data, model = graph(), GCNConv(graph().num_features, 3).double()
+    data.x[0] *= 1e9
+    exposure = expose(model, data)
+    apart = exposure.frozen_logits.clone()
+    apart[0, apart[0].abs().amax(1).argmin()] += 1e-6
+    fixed = exposure.fixed_logits + apart - exposure.frozen_logits
+    other = replace(exposure, replay=None, frozen_logits=apart, fixed_logits=fixed)
+    with refused("logits"):
+        other.bind(model, data)
+
+
 def test_binding_brings_the_model_back(tmp_path: Path) -> None:
     entry = TAILED["LayerNorm, jumping sum"]
     model, data = built(entry.build, torch.float64), graph()
