@@ -329,21 +329,22 @@ def test_an_exposure_of_some_nodes_and_several_members_explains_its_own(graph, m
 def test_what_no_mask_reweights_is_refused(graph, monkeypatch):
     """Hops, loops that the layer adds, two groups of one pair of nodes, edges of coefficient 0."""
     # PyG takes an RGCNConv's for it, if one was made before.
-    monkeypatch.setattr(FastRGCNConv, "_orig_propagate", MessagePassing.propagate)
+    monkeypatch.setattr(FastRGCNConv, "_orig_propagate", MessagePassing.propagate, raising=False)
     edges = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
     filtered = SGConv(graph.num_features, 3, K=2).double()
     gcn = TwoLayers(GCNConv, graph.num_features, 3).double()
     related = Relations(graph.num_features, 3).double()
     twice = {"edge_type": torch.arange(2).repeat_interleave(graph.num_edges)}
     for model, index, more, words in (
-        (filtered, graph.edge_index, {}, "goes beyond one hop or is another model"),
+        (filtered, graph.edge_index, {}, "goes beyond one hop"),
         (gcn, edges, {}, r"add_remaining_self_loops\(edge_index\)"),
         (related, graph.edge_index.repeat(1, 2), twice, "edge"),
     ):
         with pytest.raises(InputError, match=words):
             explainer_of(model, OracleExplainer())(graph.x, index, target=graph.y, **more)
     full, _ = add_remaining_self_loops(edges, num_nodes=graph.num_nodes)
-    explainer_of(gcn, OracleExplainer())(graph.x, full, target=graph.y)
+    for plain in (gcn, GATConv(graph.num_features, 3, heads=2, concat=False).double()):
+        explainer_of(plain, OracleExplainer())(graph.x, full, target=graph.y)
     exposure = expose(gcn, graph)
     solution, alpha = solve(exposure, graph.y, [5]), exposure.coefficients.clone()
     alpha[0, solution.terms[0]] = 0
