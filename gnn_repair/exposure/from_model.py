@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import permutations
@@ -46,11 +47,11 @@ from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.exposure.heads.building import AS_REAL
 from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
-    TAKEN_OFF,
+    as_model_gives,
     fold_affine,
     is_affine,
-    labels_as_logits,
     logit_as_two_classes,
+    probabilities_as_logits,
 )
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
 from gnn_repair.exposure.parts import join_batches
@@ -97,14 +98,16 @@ from gnn_repair.exposure.record.replay import (
 )
 from gnn_repair.exposure.state import (
     KeptTable,
-    alike,
+    attributes,
     caches_emptied,
     describe_nondeterminism,
     fingerprint_of_model,
     forget_propagations,
+    has_learned,
     holds_propagations,
     kept_tables,
     lazy_parameters,
+    learned_by,
     refuse_compiled,
     refuse_untrained,
     resting,
@@ -272,10 +275,8 @@ def _expose_batches(
     if wanted.expected is not None:
         logits = exposure.frozen_logits[0].float()
         binary = logits.shape[1] == 2 and not bool(logits[:, 0].any())  # (0, z) of one logit z
-        if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
-            logits = (
-                logits.sigmoid() if not binary else logits.sigmoid() * logits.new_tensor([0.0, 1.0])
-            )
+        logits = as_model_gives(logits, exposure.called)
+        logits = logits * logits.new_tensor([0.0, 1.0]) if binary else logits
         check_expected(wanted.expected, logits, binary, exposure.called, noun="graph")
     return exposure if calling[0] is None else replace(exposure, forward=calling[0])
 
@@ -352,6 +353,9 @@ class Exposer:
 
     def _leaves(self) -> dict[int, KnownTensor]:
         leaves: dict[int, KnownTensor] = {}
+        for table in attributes(self.model):
+            for value in table.tensors:
+                leaves[id(value)] = self._leaf(table.name, value)
         for name, value in self.model.named_buffers():
             leaves[id(value)] = self._leaf(name, value)
         for name, parameter in self.model.named_parameters():
@@ -600,7 +604,7 @@ class Exposer:
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         if self.wanted.gradients:
             exposure.__dict__.pop("mass", None)  # worked out by the certificate, without gradients
-        exposure = labels_as_logits(exposure) if self.kind == "labels" else exposure
+        exposure = probabilities_as_logits(exposure)
         return logit_as_two_classes(exposure) if self.binary else exposure
 
     def _assembled(
@@ -641,9 +645,10 @@ class Exposer:
         blocks, names = self._blocks(sites, found), subject.names
         if not self.wanted.gradients and not analysis.attention:
             analysis.record.forget()  # otherwise it may be analysed again
-        if pooled:
+        if pooled or (subject.graph is None and any(site.sender == "cluster" for site in sites)):
             assert subject.nodes is not None
-            blocks, names = number_senders(blocks, subject.nodes)
+            recipient = "graph" if pooled else "node"
+            blocks, names = number_senders(blocks, subject.nodes, recipient)
         made: list[list[Mixture]] = []
         sorted_entries: dict[tuple[int, int], SortedEntries] = {}  # heads share theirs
         named = name_groups(analysis, self.modules, blocks, subject.graph, pooled)
@@ -742,11 +747,21 @@ class Exposer:
         return module_title(self.modules, module)
 
     def _look_behind_caches(self, analysis: Analysis) -> None:
-        """Have the model make anew what its modules keep between runs; ``DivergedError`` then."""
-        if not self.caches:
-            self.caches = kept_tables(self.model, analysis.leaf_ids([analysis.record.output]))
-            if self.caches:
-                raise DivergedError(0.0)
+        """Have the model make anew what its modules keep between runs; ``DivergedError`` then.
+
+        What it does not make anew, as an adjacency that was given to it, is no cache.
+        """
+        if self.caches:
+            return
+        whole = self.run()
+        for table in kept_tables(self.model, analysis.leaf_ids([analysis.record.output])):
+            self.caches.append(table)
+            with suppress(Exception):  # whatever the model raises without it
+                if _gap(self.run(), whole) <= 10 * EXACT[whole.dtype]:
+                    continue
+            self.caches.remove(table)
+        if self.caches:
+            raise DivergedError(0.0)
 
     def _certified(
         self, exposure: Exposure, replay: Replay, logits: Tensor, shifted: bool
@@ -1052,27 +1067,13 @@ class ExposurePlan:
             gradients: whether the exposure's numbers carry gradients for what the model is given;
                 its own weights stay frozen.
         """
-        certified = not self._is_known()
+        certified = self._weights is None or not has_learned(self.model, self._weights)
         wanted = replace(self._wanted, certified=certified, gradients=gradients)
         with resting(self.model), torch.no_grad():
             exposure = Exposer(self._subject(data, forward), wanted).exposed()
         if certified:
-            self._weights = [tensor.detach().clone() for tensor in self._held()]
+            self._weights = learned_by(self.model)
         return exposure
 
     def _subject(self, data: Any, forward: Forward) -> ModelOnData:
         return model_on_data(self.model, data, forward, self.node_type, self.classes)
-
-    def _held(self) -> list[Tensor]:
-        """Everything that the model has learned."""
-        held = [*self.model.parameters(), *self.model.buffers()]
-        return [tensor for tensor in held if not nn.parameter.is_lazy(tensor)]
-
-    def _is_known(self) -> bool:
-        """Whether the model is the one that was certified.
-
-        By value: nothing counts what is written through ``weight.data``, and weights are small
-        beside a graph.
-        """
-        now, known = self._held(), self._weights
-        return known is not None and len(now) == len(known) and all(map(alike, now, known))

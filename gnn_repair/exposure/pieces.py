@@ -80,6 +80,11 @@ class NodeNames:
         """Whether there is more than one kind of node."""
         return bool(self.senders)
 
+    @property
+    def by_type(self) -> bool:
+        """Whether these are a graph's node types, not clusters beside the nodes of one kind."""
+        return self.typed and self.recipient != "graph" and "cluster" not in dict(self.senders)
+
     def count(self, nodes: int) -> int:
         """How many senders there are, of N recipients."""
         return sum(size for _, size in self.senders) if self.senders else nodes

@@ -180,6 +180,11 @@ class KeptTable:
     key: str
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors in it."""
+        return [leaf for leaf in tree_leaves(self.holder[self.key]) if isinstance(leaf, Tensor)]
+
+    @property
     def empty(self) -> Any:
         """What stands there before a first run."""
         value = self.holder[self.key]
@@ -188,16 +193,16 @@ class KeptTable:
 
 def kept_tables(model: nn.Module, used: set[int]) -> list[KeptTable]:
     """The attributes that hold tensors which a run has read, weights and buffers excepted."""
-    learned = {id(t) for t in (*model.parameters(), *model.buffers())}
-    return [
-        KeptTable(f"{name}.{key}".lstrip("."), vars(module), key)
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if not key.startswith(("_parameters", "_buffers", "_modules"))
-        and any(
-            isinstance(leaf, Tensor) and id(leaf) in used - learned for leaf in tree_leaves(value)
-        )
-    ]
+    unknown = used - {id(t) for t in (*model.parameters(), *model.buffers())}
+    return [table for table in attributes(model) if any(id(t) in unknown for t in table.tensors)]
+
+
+def attributes(model: nn.Module) -> Iterator[KeptTable]:
+    """What its modules hold beside weights, buffers and modules."""
+    for name, module in model.named_modules():
+        for key in vars(module):
+            if not key.startswith(("_parameters", "_buffers", "_modules")):
+                yield KeptTable(f"{name}.{key}".lstrip("."), vars(module), key)
 
 
 @contextmanager
@@ -256,8 +261,32 @@ def alike(left: Any, right: Any, tolerance: float = 0.0) -> bool:
         return left is right
     pairs = zip(dense_parts(left), dense_parts(right), strict=True)
     if not tolerance:
-        return all(torch.equal(one, other) for one, other in pairs)
+        return all(torch.equal(a, b) or _equal_but_for_nan(a, b) for a, b in pairs)
     return all(torch.allclose(a, b, rtol=tolerance, equal_nan=True) for a, b in pairs)
+
+
+def _equal_but_for_nan(left: Tensor, right: Tensor) -> bool:
+    return left.is_floating_point() and torch.allclose(left, right, 0.0, 0.0, equal_nan=True)
+
+
+def learned_by(model: nn.Module) -> list[Tensor]:
+    """A copy of a model's parameters and buffers."""
+    return [tensor.detach().clone() for tensor in _weights(model)]
+
+
+def has_learned(model: nn.Module, known: Sequence[Tensor]) -> bool:
+    """Whether a model still is the one of which :func:`learned_by` gave ``known``.
+
+    By value: nothing counts what is written through ``weight.data``, and weights are small beside a
+    graph.
+    """
+    now = _weights(model)
+    return len(now) == len(known) and all(map(alike, now, known))
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    held = [*model.parameters(), *model.buffers()]
+    return [tensor for tensor in held if not nn.parameter.is_lazy(tensor)]
 
 
 def is_finite(tensor: Tensor) -> bool:

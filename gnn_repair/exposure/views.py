@@ -96,7 +96,7 @@ def _recipients(exposure: Exposure) -> str:
         noun = "graph" if nodes == 1 else "graphs"
         return f"{count:,}{some} {noun} with {int(exposure.graph_starts[-1]):,} nodes"
     noun = "node" if nodes == 1 else "nodes"
-    kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
+    kind = f" ({exposure.names.recipient})" if exposure.names.by_type else ""
     some = "" if count == nodes else f" of {nodes:,}"
     sampled = " of a sampled subgraph" * (exposure.n_id is not None)
     return f"{count:,}{some} {noun}{kind}{sampled}"

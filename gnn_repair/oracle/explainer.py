@@ -204,8 +204,8 @@ def exposed_layers(model: nn.Module, exposure: Exposure) -> Layers:
     """The layers that the exposure's groups name; InputError where a group is no layer's."""
     if exposure.names.typed:
         raise InputError(
-            "an edge mask is of one edge_index, and this graph has several relations; use "
-            "solve instead, whose answers name relation and sender"
+            "an edge mask is of one edge_index between nodes of one kind, and here senders are of "
+            "several kinds; use solve instead, whose answers name relation and sender"
         )
     modules, layers = dict(model.named_modules()), Layers()
     for number, group in enumerate(exposure.groups):

@@ -577,13 +577,12 @@ def _members(numbers: list[int]) -> str:
 
 def about(exposure: Exposure) -> dict[str, Any]:
     """What a fitted repair notes of the exposure it was fitted on."""
-    by_type = exposure.names.typed and exposure.graph_starts is None
     return {
         "width": exposure.state.shape[2],
         "num_classes": exposure.num_classes,
         "fingerprint": exposure.fingerprint,
         "outputs": exposure.outputs,
-        "node_type": exposure.names.recipient if by_type else "",
+        "node_type": exposure.names.recipient if exposure.names.by_type else "",
         "own_call": exposure.called.startswith(BY_FORWARD),
         "forward": exposure.forward,
     }

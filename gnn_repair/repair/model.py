@@ -28,7 +28,7 @@ from gnn_repair.exposure.calling import (
     shallow_copy,
 )
 from gnn_repair.exposure.from_model import ExposurePlan
-from gnn_repair.exposure.heads.logit_form import TAKEN_OFF
+from gnn_repair.exposure.heads.logit_form import as_model_gives
 from gnn_repair.exposure.pieces import recipient_column
 from gnn_repair.exposure.state import dense_parts, fingerprint_of_model
 from gnn_repair.exposure.tying import MARK
@@ -366,16 +366,13 @@ def in_own_form(logits: Tensor, exposure: Exposure) -> Tensor:
     """Repaired logits [n, C] as the exposed model gives its own.
 
     Of one logit z a node the classes are (0, z), and z is what the repair moves them apart to. A
-    sigmoid that was taken off is put on again, and log-probabilities are normalised.
+    sigmoid or softmax that was taken off is put on again, and log-probabilities are normalised.
     """
     if TWO_CLASSES in exposure.called:
         logits = logits[:, 1] - logits[:, 0]
-    if TAKEN_OFF in exposure.called:
-        return logits.sigmoid()
-    frozen = exposure.frozen_logits[0]
-    if exposure.outputs == "classes" and logits.dim() == 2 and _normalised(frozen):
-        return logits.log_softmax(1)
-    return logits
+    if exposure.outputs == "classes" and logits.dim() == 2:
+        logits = logits.log_softmax(1) if _normalised(exposure.frozen_logits[0]) else logits
+    return as_model_gives(logits, exposure.called)
 
 
 def in_place(output: Any, logits: Tensor, exposure: Exposure) -> Any:

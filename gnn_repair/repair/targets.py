@@ -340,7 +340,7 @@ def check_graph_data(exposure: Exposure, data: Any) -> None:
         kind = exposure.names.recipient
         wanted = (
             f"a Data of the {kind!r} nodes alone: their x, and an edge_index between them"
-            if exposure.names.typed
+            if exposure.names.by_type
             else "the graph that was exposed"
         )
         raise InputError(f"data has no edge_index [2, E]; pass {wanted}")

@@ -439,6 +439,27 @@ class Mixtures(Net):
         weight = self.held("w", self.lin("s", z, 1).tanh().mean(0).softmax(0))
         return self.lin("out", (weight * z).sum(1), CLASSES)
 
+    def attention_to_vectors_of_pairs(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        weight = (self.lin("q", x) @ self.lin("k", x).t()).softmax(1)
+        sent = self.lin("v", x, CLASSES)[None] + self.tensor("pair", len(x), len(x), CLASSES)
+        return torch.einsum("bij,bijd->bid", self.matrix(weight)[None], sent[None])[0]
+
+    def an_axis_of_a_batch_of_one(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        sent = self.lin("a", x, CLASSES)[None] + self.lin("b", x, CLASSES)[:, None]
+        return torch.sum(sent[None] * self.matrix(a)[None, :, :, None], dim=2)[0]
+
+    def a_convolution_over_time(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        series = torch.einsum("vw,wcl->vcl", self.matrix(a), x.view(-1, 2, FEATURES // 2))
+        over = self.part("c", lambda: nn.Conv2d(2, CLASSES, (1, FEATURES // 2)))
+        return over(series.permute(1, 0, 2)[None])[0, :, :, 0].t()
+
+    def a_random_slope(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        return self.part("r", nn.RReLU)(self.matrix(a) @ self.lin("a", x, CLASSES))
+
+    def rows_added_to_their_own(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        h, some = self.matrix(a) @ self.lin("a", x), torch.arange(0, len(x), 3)
+        return self.lin("b", h, CLASSES).index_add_(0, some, self.lin("c", h[some], CLASSES))
+
     def whitened(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h = self.matrix(a) @ self.lin("a", x, CLASSES)
         gram = self.held("gram", (h.t() @ h / len(h) + torch.eye(CLASSES).double()).inverse())
@@ -468,6 +489,11 @@ class Others(Net):
     def a_maximum(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         return scatter(self.lin("a", x, CLASSES)[e[0]], e[1], 0, len(x), "max")
 
+    def a_maximum_over_kept_edges(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        self.kept = getattr(self, "kept", e)  # as a graph that is given to the model once
+        source, target = self.kept
+        return scatter(self.lin("a", x, CLASSES)[source], target, 0, len(x), "max")
+
     def a_branch(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h = a @ self.lin("a", x, CLASSES)
         return 2 * h if h.sum() > 0 else h
@@ -493,6 +519,7 @@ class Others(Net):
 MODELS = [name for name in vars(Mixtures) if not name.startswith("_")]
 REFUSED = {
     "a_maximum": "amax",
+    "a_maximum_over_kept_edges": "amax",
     "a_branch": "torch.where",
     "a_codebook": "torch.where",
     "columns_of_an_adjacency": "N × N",

@@ -149,6 +149,37 @@ def test_a_filter_is_found_however_it_is_written(name: str) -> None:
     assert expose(model, data, hops="last").scope == "last hop only"
 
 
+class Kept(nn.Module):
+    """Two hops over entries that stand on the model, of one table or of several side by side."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        index = HOP.nonzero().t()
+        self.heads, self.lin = heads, nn.Linear(5, 4)
+        self.graph = {"index": index, "weights": HOP[index[0], index[1]]}
+
+    def forward(self, x: Tensor) -> Tensor:
+        (to, of), weights = self.graph["index"], self.graph["weights"]
+        h = self.lin(x).view(len(x), self.heads, -1)
+        for _ in range(2):
+            h = torch.zeros_like(h).index_add(0, to, weights.view(-1, 1, 1) * h[of])
+        return h.flatten(1)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_entries_that_stand_on_the_model_are_the_graphs_too(heads: int) -> None:
+    torch.manual_seed(0)
+    exposure = expose(Kept(heads).double(), {"x": plain().x})
+    assert exposure.num_groups == heads and exposure.scope == "" and not exposure.held
+    for group in range(heads):
+        weights = torch.zeros(NODES, NODES, dtype=torch.float64)
+        frame = exposure.to_frame()
+        frame = frame[frame["group"] == exposure.groups[group].name]
+        places = torch.tensor(frame[["node", "source"]].to_numpy()).t()
+        weights[places[0], places[1]] = torch.tensor(frame["coefficient"].to_numpy())
+        torch.testing.assert_close(weights, polynomial(0, 0, 1))
+
+
 @pytest.mark.parametrize(
     ("steps", "held"),
     [

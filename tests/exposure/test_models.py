@@ -15,6 +15,7 @@ from torch_geometric.nn import models
 from torch_geometric.utils import (
     remove_self_loops,
     scatter,
+    softmax,
     to_torch_coo_tensor,
     to_torch_csr_tensor,
 )
@@ -23,6 +24,7 @@ from benchmarks.scale import MODELS, bench_scale, generated_graph
 from benchmarks.scale import Net as NetScale
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record import recorder
+from gnn_repair.exposure.record.replay import random_admissible
 from tests.campaigns import wild
 from tests.campaigns.kinds import cases, judged
 from tests.helpers.models import spelled_models
@@ -240,6 +242,62 @@ def test_messages_from_another_node_set() -> None:
 
 
 # Aggregates ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_hyperedges_send_as_clusters_and_not_as_any_of_their_nodes(attention: bool) -> None:
+    torch.manual_seed(0)
+    node = torch.tensor([0, 1, 2, 2, 3, 4, 4, 5, 6, 7])
+    edge = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 2])
+
+    def attended(m: Model, x: Tensor, e: Tensor) -> Tensor:
+        sums = scatter(m.lin(x)[e[0]], e[1], 0, 3)
+        weight = softmax(m.score(sums)[e[1]], e[0], num_nodes=8)
+        return scatter(weight * sums[e[1]], e[0], 0, 8)
+
+    if attention:
+        model = Model(attended, lin=nn.Linear(5, 4), score=nn.Linear(4, 1))
+    else:
+        model = Model(lambda m, x, e: m.conv(x, e), conv=pyg.HypergraphConv(5, 4))
+    data = Data(x=torch.randn(8, 5).double(), edge_index=torch.stack([node, edge]))
+    exposure = expose(model, data)
+    frame = exposure.to_frame()
+    assert (exposure.names.recipient, exposure.names.senders) == (
+        "node",
+        (("node", 8), ("cluster", 3)),
+    )
+    pairs = zip(frame["node"], frame["source_type"], frame["source"], strict=True)
+    assert sorted(pairs) == sorted(
+        (v, "cluster", e) for v, e in zip(*data.edge_index.tolist(), strict=True)
+    )
+    assert [part.beside for part in exposure.held] == [False]
+    mass = exposure.coefficients.view(-1)[frame["node"].to_numpy() == 2]
+    assert float(mass.sum()) == pytest.approx(1) and len(mass) == 2
+
+
+def test_rows_that_are_added_to_their_own_nodes_are_no_messages() -> None:
+    """As an extra transform of some nodes is, in identity-aware networks."""
+    conv, some = pyg.SAGEConv(5, 6, root_weight=False), torch.arange(0, NODES, 3)
+
+    def forward(m: Model, x: Tensor, e: Tensor) -> Tensor:
+        hidden = m.conv(x, e)
+        out = m.every(hidden)
+        return out.index_add_(0, some, m.some(hidden[some]))
+
+    model = Model(forward, conv=conv, every=nn.Linear(6, 4), some=nn.Linear(6, 4))
+    exposure = expose(model, plain())
+    assert [group.name for group in exposure.groups] == ["conv"]
+    lam = random_admissible(exposure, seed=0, corners=0.5)
+    expected = _averaged(exposure, lam, model, some)
+    torch.testing.assert_close(exposure.logits(lam)[0], expected)
+
+
+def _averaged(exposure: Exposure, lam: Tensor, model: Model, some: Tensor) -> Tensor:
+    frame = exposure.to_frame()
+    weights = torch.zeros(NODES, NODES).double()
+    weights[frame["node"].to_numpy(), frame["source"].to_numpy()] = lam
+    hidden = model.conv.lin_l(weights @ plain().x)
+    return model.every(hidden).index_add(0, some, model.some(hidden[some]))
 
 
 def test_signed_messages_narrower_than_the_classes_leave_the_bias_fixed() -> None:

@@ -10,6 +10,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, global_add_pool
 
 import gnn_repair as gr
+from gnn_repair.exposure.record.replay import random_admissible
 from tests.helpers.models.output_models import NODES, Network, graph, several
 from tests.helpers.refusals import refused
 
@@ -70,6 +71,32 @@ def test_one_column_of_a_softmax_of_two_is_a_sigmoid(column, log):
     given = model(data.x, data.edge_index).detach()
     assert (label.head is None) == (not log)
     torch.testing.assert_close(label.logits()[0], given if log else torch.logit(given))
+
+
+@pytest.mark.parametrize("before", [None, nn.ReLU(), nn.LayerNorm(3)])
+def test_a_softmax_of_all_classes_is_taken_off(before):
+    """Margins are those of the logits before it, with a head or without, on every mixture."""
+    body = before or nn.Identity()
+    model = Network(3, lambda z: body(z).softmax(1)).double().eval()
+    data = graph(several(3).argmax(1), torch.float64)
+    plain = Network(3, body).double().eval()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    bare, made = (
+        gr.expose(plain, data),
+        gr.expose(model, data, expected=model(data.x, data.edge_index)),
+    )
+    assert (made.head is None) == (before is None)
+    lam = random_admissible(made.aggregate, seed=1, corners=0.5)
+    torch.testing.assert_close(made.logits(lam), bare.logits(lam))
+    for margins in (made.margins(data.y, lam), bare.margins(data.y, lam)):
+        ran = margins if made.replay is None else margin_of(made.replay(lam), data.y)
+        torch.testing.assert_close(margins[0], ran if ran.dim() == 1 else ran[0])
+    assert (gr.solve(made, data.y).verdict == gr.solve(bare, data.y).verdict).all()
+
+
+def margin_of(logits, y):
+    own = logits.gather(1, y.unsqueeze(1))
+    return (own - logits.scatter(1, y.unsqueeze(1), -torch.inf).amax(1, keepdim=True)).squeeze(1)
 
 
 def test_a_shift_common_to_all_outputs_is_none_for_classes_only():

@@ -353,6 +353,7 @@ FORMS = {
     "[N]": (1, lambda z: z.squeeze(-1), lambda both: both[:, 1] - both[:, 0]),
     "[N, 1]": (1, lambda z: z, lambda both: (both[:, 1] - both[:, 0]).unsqueeze(1)),
     "log-probabilities": (3, lambda z: z.log_softmax(1), lambda z: z.log_softmax(1)),
+    "probabilities": (3, lambda z: z.softmax(1), lambda z: z.softmax(1)),
     "logits": (3, lambda z: z, lambda z: z),
 }
 

@@ -1,8 +1,9 @@
-"""A head without the sigmoid at its end, and an affine head folded into its mixture.
+"""A head without the sigmoid or softmax at its end, and an affine head folded into its mixture.
 
-A label is there where its probability exceeds one half, which is where its logit exceeds zero: a
-sigmoid at the very end changes no verdict. Where nothing but affine steps is left, the head is no
-head, and every answer is exact.
+A label is there where its probability exceeds one half, which is where its logit exceeds zero, and
+the most probable class is the one of the largest logit: what makes probabilities of logits at the
+very end changes no verdict. Where nothing but affine steps is left, the head is no head, and every
+answer is exact.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ CHUNK = 1 << 18
 megabytes, where all terms of a large graph would fill the memory."""
 SATURATED = 2.0**-52
 """Probabilities nearer than this to zero or one stand for a logit of ±36, and for no other."""
-TAKEN_OFF = "; the sigmoid at its end is taken off"
+SMALLEST = 2.0**-149
+"""The smallest positive number of float32: a smaller probability stands for none."""
+SIGMOID_OFF = "; the sigmoid at its end is taken off"
+SOFTMAX_OFF = "; the softmax at its end is taken off"
 
 
 def ends_in_sigmoid(head: HeadGraph) -> bool:
@@ -47,8 +51,14 @@ def ends_in_sigmoid(head: HeadGraph) -> bool:
     return isinstance(last, Activation) and last.name == "sigmoid"
 
 
-def strip_sigmoid(head: HeadGraph) -> HeadGraph:
-    """The head whose outputs are the logits that the sigmoid reads."""
+def ends_in_softmax(head: HeadGraph) -> bool:
+    """Whether the last step is a softmax over all outputs."""
+    last = head.operations[-1] if head.operations else None
+    return isinstance(last, Softmax) and not last.log and last.size == head.widths()[-1]
+
+
+def without_last(head: HeadGraph) -> HeadGraph:
+    """The head whose outputs are what its last step reads."""
     rest = prune(head.operations[:-1], set(head.operations[-1].inputs))[0]
     return HeadGraph(head.width, tuple(rest))
 
@@ -56,7 +66,7 @@ def strip_sigmoid(head: HeadGraph) -> HeadGraph:
 def logit_head(head: HeadGraph) -> HeadGraph | None:
     """The logit of the one probability that a head gives; None where it gives none."""
     if ends_in_sigmoid(head):
-        return strip_sigmoid(head)
+        return without_last(head)
     if len(head.operations) < 2:
         return None
     before, last = head.operations[-2:]
@@ -80,22 +90,34 @@ def is_affine(head: HeadGraph) -> bool:
     return all(isinstance(operation, AFFINE) for operation in head.operations)
 
 
-def labels_as_logits(exposure: Exposure) -> Exposure:
-    """Labels whose probabilities the model gives, as labels whose logits it gives.
+def probabilities_as_logits(exposure: Exposure) -> Exposure:
+    """Classes or labels whose probabilities the model gives, as those whose logits it gives.
 
     One column of a softmax of two is the sigmoid of their difference.
     """
-    head = None if exposure.head is None else logit_head(exposure.head)
+    classes, head = exposure.outputs == "classes", exposure.head
+    if head is not None and classes:
+        head = without_last(head) if ends_in_softmax(head) else None
+    elif head is not None:
+        head = logit_head(head) if exposure.outputs == "labels" else None
     if head is None:
         return exposure
-    aggregate = replace(exposure.aggregate, called=exposure.called + TAKEN_OFF)
+    called = exposure.called + (SOFTMAX_OFF if classes else SIGMOID_OFF)
+    aggregate = replace(exposure.aggregate, called=called)
     if is_affine(head):
         return fold_affine(aggregate, head, exposure.residual)
     nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
     logits = head(aggregate.frozen_logits[0], nodes).unsqueeze(0)
     replay = exposure.replay
-    run = None if replay is None else logit_of(replay)
+    run = None if replay is None else (log_of if classes else logit_of)(replay)
     return aggregate.with_head(head, logits, exposure.residual, run)
+
+
+def as_model_gives(logits: Tensor, called: str) -> Tensor:
+    """Logits [n, C] or [n] with the sigmoid or softmax put on again that was taken off."""
+    if SOFTMAX_OFF in called:
+        return logits.softmax(-1)
+    return logits.sigmoid() if SIGMOID_OFF in called else logits
 
 
 def logit_as_two_classes(exposure: Exposure) -> Exposure:
@@ -120,6 +142,11 @@ def logit_as_two_classes(exposure: Exposure) -> Exposure:
 def logit_of(replay: Replay) -> Replay:
     """A replay that gives logits where the model gives probabilities."""
     return lambda coefficients: torch.logit(replay(coefficients).double(), eps=SATURATED)
+
+
+def log_of(replay: Replay) -> Replay:
+    """A replay that gives logits, up to a shift per node, where the model gives probabilities."""
+    return lambda coefficients: replay(coefficients).double().clamp(min=SMALLEST).log()
 
 
 def fold_affine(aggregate: Exposure, head: HeadGraph, residual: float | None) -> Exposure:

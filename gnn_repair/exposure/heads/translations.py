@@ -764,7 +764,26 @@ def _glu(x: Tensor, dim: int = -1) -> Tensor:
     return first * second.sigmoid()
 
 
+def _rows_added(base: Tensor, dim: int, index: Tensor, rows: Tensor, *, alpha: float = 1) -> Tensor:
+    """Rows added to others, to each at most once."""
+    if index.unique().numel() < index.numel():
+        raise Untranslatable(MIXES)
+    return base + torch.zeros_like(base).index_copy(dim, index, alpha * rows)
+
+
+def _rrelu(
+    x: Tensor, noise: Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
+    *_: Any,
+) -> Tensor:  # fmt: skip
+    """In evaluation mode a leaky ReLU."""
+    if training:
+        raise Untranslatable
+    return functional.leaky_relu(x, (low + high) / 2)
+
+
 COMPOSED: dict[str, Callable[..., Tensor]] = {
+    "index_add": _rows_added,
+    "rrelu_with_noise": _rrelu,
     "stack": lambda parts, dim=0: torch.cat([part.unsqueeze(dim) for part in parts], dim),
     "neg": lambda x: x * -1.0,
     "addcmul": lambda base, x, y, value=1: base + value * (x * y),

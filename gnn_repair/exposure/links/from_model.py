@@ -29,12 +29,12 @@ from gnn_repair.exposure.from_model import ExposeOptions, Exposer, held_parts, o
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
-    TAKEN_OFF,
+    SIGMOID_OFF,
     ends_in_sigmoid,
     fold_affine,
     is_affine,
     logit_of,
-    strip_sigmoid,
+    without_last,
 )
 from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph, Opaque, Operation
 from gnn_repair.exposure.heads.tracer import Tracer
@@ -454,8 +454,8 @@ class _LinkExposing(Exposer):
         head = HeadGraph(before.width, operations)
         off = ends_in_sigmoid(head)
         if off:
-            head = strip_sigmoid(head)
-            mixture = replace(mixture, called=mixture.called + TAKEN_OFF)
+            head = without_last(head)
+            mixture = replace(mixture, called=mixture.called + SIGMOID_OFF)
         if is_affine(head):
             exposure = fold_affine(mixture, head, None)
         else:

@@ -268,16 +268,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         width = prod(analysis.value(site.value).shape) // site.reduction.size
         return [one for block in several for one in _unstacked(block, site, width)]
     if site.powers is not None:
-        (hop,) = blocks_of(analysis, replace(site, powers=None), kept)
-        recipients, rows, alpha = polynomial(
-            hop.recipients, hop.rows, hop.coefficients / site.powers.scale, site.reduction.size,
-            site.powers.coefficients,
-        )  # fmt: skip
-        states = kept[site.powers.base].flatten(1)
-        channels = torch.arange(states.shape[1])
-        return [
-            Block((SiteChannels(site, channels),), recipients, rows, alpha, states, rows, False)
-        ]
+        return _blocks_of_filter(site, blocks_of(analysis, replace(site, powers=None), kept), kept)
     after, parts, reduction = _after(site, kept), site.parts, site.reduction
     if parts is None:
         return _product_blocks(site, kept, after)
@@ -324,6 +315,27 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
             chosen = None if kind is None else kinds == kind
             blocks.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
     return [block for block in blocks if len(block.recipients)] or blocks[:1]
+
+
+def _blocks_of_filter(
+    site: FinalSite, hops: Sequence[Block], kept: Mapping[int, Tensor]
+) -> list[Block]:
+    """The terms of Σ γ_k Â^k, given those of one hop: a block for each of its blocks (heads)."""
+    assert site.powers is not None
+    states, blocks = kept[site.powers.base].flatten(1), list[Block]()
+    for hop in hops:
+        channels = hop.pieces[0].channels if len(hops) > 1 else torch.arange(states.shape[1])
+        piece = SiteChannels(site, channels)
+        if blocks and torch.equal(hop.coefficients, hops[0].coefficients):
+            blocks.append(replace(blocks[0], pieces=(piece,), states=states[:, channels]))
+            continue
+        recipients, rows, alpha = polynomial(
+            hop.recipients, hop.rows, hop.coefficients / site.powers.scale, site.reduction.size,
+            site.powers.coefficients,
+        )  # fmt: skip
+        own = states[:, channels] if len(hops) > 1 else states
+        blocks.append(Block((piece,), recipients, rows, alpha, own, rows, False))
+    return blocks
 
 
 def _of_recipients(
@@ -676,11 +688,13 @@ def _is_matrix(value: Any, rows: int) -> bool:
 
 
 KINDS = ("node", "cluster", "edge", "row")
-"""What graphs pool."""
+"""What sends to graphs, or to nodes where hyperedges do."""
 
 
-def number_senders(blocks: Sequence[Block], nodes: int) -> tuple[list[Block], NodeNames]:
-    """The blocks of pools with senders numbered one kind after another, and the kinds' names."""
+def number_senders(
+    blocks: Sequence[Block], nodes: int, recipient: str
+) -> tuple[list[Block], NodeNames]:
+    """The blocks with senders numbered one kind after another, and the kinds' names."""
     counts, numbers = dict.fromkeys(KINDS, 0) | {"node": nodes}, list[Tensor]()
     kinds = [block.pieces[0].site.sender for block in blocks]
     for block, kind in zip(blocks, kinds, strict=True):
@@ -694,7 +708,7 @@ def number_senders(blocks: Sequence[Block], nodes: int) -> tuple[list[Block], No
         for block, own, kind in zip(blocks, numbers, kinds, strict=True)
     ]
     senders = tuple((kind, count) for kind, count in counts.items() if count or kind == "node")
-    return made, NodeNames("graph", senders)
+    return made, NodeNames(recipient, senders)
 
 
 def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -> Tensor:

@@ -571,8 +571,10 @@ def _entry_sum(
 ) -> list[Behind]:
     """out[…, index_t, …] += message[…, t, …]; or a mean, or a maximum and its like: no sum."""
     dim = dim % message.dim()
-    c.step.mixes = True
     counted = c.counted(c.out.shape, dim, index)
+    if c.live(base) and _are_own_rows(c, message, dim, index):
+        return c.each((counted,))
+    c.step.mixes = True
     sender, sources = "", None
     if how in ("sum", "mean"):
         sender, sources = _senders(c, message, (dim,), index, c.are_nodes(counted))
@@ -594,6 +596,13 @@ def _entry_sum(
     return c.each((counted,))
 
 
+def _are_own_rows(c: OpContext, message: Tensor, dim: int, index: Tensor) -> bool:
+    """Whether some nodes' own rows are added to theirs, each once: no messages."""
+    own, behind = index.reshape(-1), c.rows(message)
+    known = bool(behind) and all(same(_entries(rows, (dim,)), own) for rows in behind)
+    return known and own.unique().numel() == own.numel()
+
+
 def _relations(c: OpContext, index: Tensor) -> Tensor | None:
     """The relation of every entry, where edges of several stand in one list."""
     known = c.recorder.relations_of(index)
@@ -608,7 +617,7 @@ def _relations(c: OpContext, index: Tensor) -> Tensor | None:
 def _senders(
     c: OpContext, message: Tensor, axes: tuple[int, ...], recipients: Tensor, to_nodes: bool
 ) -> tuple[str, Tensor | None]:
-    """What sends live messages, empty: the recipients themselves, or clusters to nodes; and which.
+    """What sends live messages, empty: the recipients themselves; and which.
 
     Of the nodes behind messages to nodes it is the one that is not the recipient, if there is
     another.
@@ -619,12 +628,13 @@ def _senders(
     if message.numel() == 0:
         return "node", recipients.new_empty(0)
     nodes = [_entries(rows, axes) for rows in behind if c.are_nodes(rows)]
+    sets = [_entries(rows, axes) for rows in behind if not c.are_nodes(rows)]
     if to_nodes or not behind:
         # Whole messages read both ends of an edge.
         others = [ids for ids in nodes if not same(ids, own)]
-        known = "row" if not to_nodes else "node" if nodes or not behind else ""
-        return known, next(iter(others or nodes), None)
-    sets = [_entries(rows, axes) for rows in behind if not c.are_nodes(rows)]
+        if to_nodes and sets and not others:  # sets of nodes send, such as hyperedges
+            return "cluster", c.recorder.numbered(sets[0])
+        return "node" if to_nodes else "row", next(iter(others or nodes), None)
     sets = [ids for ids in sets if not bool((ids - own == ids[0] - own[0]).all())]
     doubtful = any(bool((ids < 0).any()) for ids in nodes)
     if sets and (doubtful or not nodes):
@@ -778,10 +788,9 @@ def _axis_sum(c: OpContext) -> list[Behind]:
         return c.each(union([[NodeRows(ids) for ids in ends]]))
     c.step.mixes = True
     kept = [axis for axis in range(source.dim()) if axis not in dims]
-    along = [
-        a for a in kept
-        if c.varies(source, [a]) or (source.shape[a] == 1 and a == 0 and len(kept) > 1)
-    ]  # fmt: skip
+    along = [axis for axis in kept if c.varies(source, [axis])]
+    if not along and len(kept) > 1 and kept[0] == 0 and source.shape[0] == 1:
+        along = [0]  # a batch of one graph
     if not along and dims == [1] and source.dim() == 3 and source.shape[0] == source.shape[1]:
         along = [0]  # an adjacency made in the model, times every row
     if len(along) > 1:
@@ -876,12 +885,18 @@ def _first_axis(c: OpContext) -> list[Behind]:
 
 
 def _convolution(c: OpContext) -> list[Behind]:
-    """A convolution; with a kernel of size one a layer that reads the channels of every place."""
+    """A convolution: it reads all channels, and several places along the axes that its kernel
+    covers."""
     source, weight, _, stride, padding = c.args[:5]
-    alone = weight.shape[2:].numel() == 1 == max(stride) and not any(padding)
-    if not alone or c.varies(source, [1]):
+    sizes = zip(weight.shape[2:], stride, padding, strict=True)
+    covered = [1, *(axis for axis, size in enumerate(sizes, 2) if size != (1, 1, 0))]
+    if c.varies(source, covered):
         return _first_axis(c)
-    made = [NodeRows(r.narrowed(1).expand(c.out.shape), r.partial) for r in c.rows(source)]
+    made = []
+    for rows in c.rows(source):
+        for axis in covered:
+            rows = NodeRows(rows.narrowed(axis), rows.partial)
+        made.append(rows.viewed(lambda t: t.expand(c.out.shape)))
     return c.each(tuple(made))
 
 
@@ -962,8 +977,10 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         _note_product(c, left, right, turned, size, turned=True, out_axis=columns, **added)
         return [tuple(r.viewed(lambda t: t[..., :1, :].expand(c.out.shape)) for r in outer)]
     alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
-    if alone and any(r.varies(0) for r in inner):
-        # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
+    recipients = [*inner, *(c.rows(left) if left.shape[-2] == 1 else ())]
+    if alone and inner and any(r.varies(0) for r in recipients):
+        # Row vectors times matrices, as attention over the nodes of each graph of a dense batch,
+        # or of each node over all.
         _note_product(c, right, left, inner[:1], len(left), batched=True, **added)
         return [(c.counted(c.out.shape, 0) if left.shape[1] == 1 else c.clusters(),)]
     several = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down

@@ -40,7 +40,14 @@ from gnn_repair.exposure.record.recorder import (
     value_numbers,
 )
 from gnn_repair.exposure.record.reductions import is_in_place, plain_name
-from gnn_repair.exposure.state import alike, forget_propagations, is_finite, resting
+from gnn_repair.exposure.state import (
+    alike,
+    forget_propagations,
+    has_learned,
+    is_finite,
+    learned_by,
+    resting,
+)
 from gnn_repair.exposure.value import Exposure
 
 
@@ -453,7 +460,8 @@ class Replay:
     segments: Tensor
     """[N·G + 1]: the exposure's."""
     dtype: torch.dtype
-    versions: tuple[int, ...]
+    weights: list[Tensor]
+    """Of the model as it was exposed."""
 
     @staticmethod
     def of(
@@ -475,13 +483,13 @@ class Replay:
                 still.setdefault(place, (value,))
         return Replay(
             model, forward, record, tuple(parts), values, still, segments, dtype,
-            versions_of(model),
+            learned_by(model),
         )  # fmt: skip
 
     @torch.no_grad()
     def __call__(self, coefficients: Tensor, also: Substitutes | None = None) -> Tensor:
         """The logits under λ [T], float64; ``also``: what else is done otherwise."""
-        if versions_of(self.model) != self.versions:
+        if not has_learned(self.model, self.weights):
             raise InputError(
                 f"{type(self.model).__name__} has changed since it was exposed; expose it again"
             )
@@ -581,17 +589,6 @@ def return_fixed(kept: Sequence[Tensor]) -> Callable[..., Any]:
         return out
 
     return run
-
-
-def versions_of(model: nn.Module) -> tuple[int, ...]:
-    """Numbers that change whenever a parameter or buffer is written."""
-
-    def version(tensor: Tensor) -> int:
-        # Those made in inference mode count no writes.
-        return hash(tensor.sum().item()) if tensor.is_inference() else tensor._version
-
-    tensors = [*model.parameters(), *model.buffers()]
-    return tuple(number for t in tensors for number in (id(t), version(t)))
 
 
 # Comparing ---------------------------------------------------------------------------------------

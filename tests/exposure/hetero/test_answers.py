@@ -134,7 +134,7 @@ def test_a_file_is_bound_by_its_type(bent: World, tmp_path: Path) -> None:
 
 def test_explainers_and_ladders_say_what_they_need(affine: World) -> None:
     model, data, exposure = affine
-    with pytest.raises(InputError, match="several relations; use solve"):
+    with pytest.raises(InputError, match="several kinds; use solve"):
         exposed_layers(model, exposure)
     with pytest.raises(InputError, match="pass a Data of the 'paper' nodes"):
         check_graph_data(exposure, data)

@@ -88,7 +88,7 @@ ACTIVATIONS = {
     "ReLU, log_softmax": head(
         nn.ReLU(), "relu, affine, log_softmax", linear, end=nn.LogSoftmax(-1)
     ),
-    "softmax": head(nn.Identity(), "softmax", linear, end=nn.Softmax(-1)),
+    "softmax": head(nn.Softmax(-1), "softmax, affine"),
     "sigmoid output": head(nn.Identity(), "sigmoid", end=nn.Sigmoid()),
     "maxout": head(
         lambda h: h.view(-1, 2, WIDTH // 2).amax(1), "maximum, affine", linear, width=WIDTH // 2
