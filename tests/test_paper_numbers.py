@@ -126,6 +126,7 @@ def test_batches(dataset):
         batched = backbone in ("sgc", "mixhop", "h2gcn")
         expected = sizes.get(dataset, 64) if batched else None
         assert paper_batch_size(dataset, backbone) == expected
+        assert paper_batch_size(dataset, backbone, sizes={}) == (64 if batched else None)
         assert PAPER.batches.of(dataset, backbone) == expected
 
 

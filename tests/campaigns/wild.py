@@ -456,6 +456,11 @@ class Mixtures(Net):
     def a_random_slope(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         return self.part("r", nn.RReLU)(self.matrix(a) @ self.lin("a", x, CLASSES))
 
+    def a_fresh_norm_of_every_node(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        norm = nn.BatchNorm1d(len(x)).double()  # in training mode, by each node's own channels
+        h = norm((a @ self.lin("a", x)).relu()[None])[0]
+        return self.matrix(a) @ self.lin("b", h, CLASSES)
+
     def rows_added_to_their_own(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h, some = self.matrix(a) @ self.lin("a", x), torch.arange(0, len(x), 3)
         return self.lin("b", h, CLASSES).index_add_(0, some, self.lin("c", h[some], CLASSES))

@@ -174,6 +174,7 @@ DIAGNOSE, OTHER, TWICE = ["diagnose", "m.py:x"], "holds something else", "named 
         ([*DIAGNOSE, "--csv", "{file}"], OTHER),
         ([*DIAGNOSE, "--report", "{file}"], OTHER),
         ([*DIAGNOSE, "--csv", "{new}", "--report", "{new}"], TWICE),
+        ([*DIAGNOSE, "--csv", "{new}", "--report", "{folder}/../new"], TWICE),
         ([*DIAGNOSE, "--csv", "{absent}/rows.csv"], "there is no folder"),
         (["check", "m.py:x", "--save", "--baseline", "{file}"], OTHER),
         (["demo", "--report", "{file}"], OTHER),

@@ -517,6 +517,10 @@ class Recorder(TorchDispatchMode):
         if in_place:
             self._refuse_writing(args[0], func)
             self._copy_kept(args[0])
+        elif func._schema.is_mutable:  # running statistics
+            for argument, given_one in zip(func._schema.arguments, args, strict=False):
+                if argument.is_write and isinstance(given_one, Tensor):
+                    self._copy_kept(given_one)
         out = func(*args, **given)
         step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
@@ -589,6 +593,12 @@ class Recorder(TorchDispatchMode):
             for reference in list(self._storages.get(target.untyped_storage()._cdata, {}).values()):
                 alias = reference()
                 if alias is not None:
+                    value = self.value(alias)
+                    step = self.record.steps[value.step] if value.step >= 0 else None
+                    if step is not None and step.name == "lift_fresh":
+                        value = self.record.values[step.inputs[0]]
+                    if value.step < 0 and id(alias) not in self.leaves:  # made anew in every run
+                        value.tensor = alias.clone()
                     self.store.copy(self.number(alias), alias)
                 del alias
 

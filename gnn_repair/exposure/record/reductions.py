@@ -860,10 +860,12 @@ def _distances(c: OpContext) -> list[Behind]:
 
 
 def _batch_norm(c: OpContext) -> list[Behind]:
-    """By running statistics row by row; by those of the batch a mixture of all rows."""
+    """By running statistics row by row; by those of the batch a mixture of all rows of a channel."""
     flags = [a for a in c.args[5:] if isinstance(a, bool)]
-    training = bool(flags and flags[0]) and "no_training" not in c.step.name
-    c.step.mixes = training or (len(c.args) > 3 and c.args[3] is None)
+    of_batch = bool(flags and flags[0]) and "no_training" not in c.step.name
+    of_batch = of_batch or (len(c.args) > 3 and c.args[3] is None)
+    over = [axis for axis in range(c.args[0].dim()) if axis != 1]
+    c.step.mixes = of_batch and c.varies(c.args[0], over)
     return c.each(c.rows(c.args[0]))
 
 
