@@ -17,6 +17,7 @@ import gnn_repair as gr
 from gnn_repair import published
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import confusion_by_reach, reach, solve, source_ranking
+from gnn_repair.oracle.rates import RESAMPLES, resample_sums
 from gnn_repair.reporting.evidence import chosen_nodes
 from gnn_repair.results.protocol import OracleProtocol
 from tests.campaigns.lp_families import Numbers, exposure_of
@@ -156,6 +157,13 @@ def test_senders_are_named_once_and_the_largest_first():
     exposure = exposed([[2, 2], [0, 0]], [0.0, 0.3, 0.1, 0.1], table)
     found = solve(exposure, torch.tensor([0, 0]), [0])
     assert found.key_messages() == ["node 0 (λ 0.5)"]
+
+
+def test_draws_of_many_different_nodes_are_drawn_once_each():
+    """They are drawn in several parts."""
+    nodes = np.arange(5000)
+    sums = resample_sums(nodes, np.sqrt(nodes + 1.0)[:, None])[:, 0, 0]
+    assert len(np.unique(sums)) == len(sums) == RESAMPLES
 
 
 def test_a_source_heard_by_two_heads_is_still_alone():

@@ -194,7 +194,7 @@ def test_tasks_run_side_by_side_fail_alone_and_leave_nothing_behind(tmp_path):
     """No task is given to a process that died: all behind it give what they should."""
     heard: list[tuple[int, str]] = []
     results = ProcessEngine(2).map(
-        work, [1, 2, 3, 4, 5, 6, 7, 0], str(tmp_path), lambda *said: heard.append(said)
+        work, [1, 2, 0, 3, 4, 5, 6, 7], str(tmp_path), lambda *said: heard.append(said)
     )
     found = dict(islice(results, 7))
     squares = {task: task * task for task in (1, 2, 5, 6, 7)}

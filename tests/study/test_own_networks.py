@@ -287,7 +287,8 @@ def test_a_network_of_one_s_own_is_kept_too(tmp_path, request):
 
 @pytest.mark.parametrize(("keep", "kept"), [("none", []), ("first", [0]), ("all", [0, 2])])
 def test_splits_that_are_kept_have_models_of_their_own(tmp_path, keep, kept):
-    found = studied(tmp_path, [2, 0], ["temperature_scaling"], keep_models=keep)
+    studied(tmp_path, [0], ["temperature_scaling"], keep_models=keep)
+    found = studied(tmp_path, [2, 0], ["temperature_scaling"], keep_models=keep)  # resumed
     runs = found.runs(PROTOCOL.digest)
     assert [run.split for run in runs] == [0, 2]
     assert [run.split for run in runs if found.models(PROTOCOL.digest, run)] == kept

@@ -284,7 +284,7 @@ def proved_bounds(
             at, numbers = (np.array([entry[k] for entry in entries]) for k in (0, 1))
             raw = work.bounds(at, [case for *_, case in entries], target[numbers], lowered.scale)
             bound = _of_the_model(raw, lowered, exposure.frozen_logits.shape[2])
-        np.maximum.at(bounds, numbers, bound)
+            np.maximum.at(bounds, numbers, bound)
     return bounds
 
 
