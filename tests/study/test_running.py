@@ -339,9 +339,10 @@ def test_planted_shifts(exposure, monkeypatch):
     assert [own["shifts_undecided"] for own in shifts_inside(found, exposure, test)] == [5, 6]
 
 
-def test_shifts_are_judged_at_their_own_member_s_scale(monkeypatch):
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_shifts_are_judged_at_their_own_member_s_scale(offset, monkeypatch):
     """One message per node moves nothing, so a shift is as far away as it is long."""
-    table = np.array([[1.0, -1.0, 0.0]] * 4)
+    table = np.array([[1.0, -1.0, 0.0]] * 4) + offset  # which all classes have in common
     one = exposure_of(Numbers(np.ones((4, 1), np.int64), np.ones(4), table, np.zeros((4, 3))))
     large = {"coefficients": 10, "frozen_logits": 1000, "contributions": 100, "fixed_logits": 1}
     both = {n: torch.cat([getattr(one, n), k * getattr(one, n)]) for n, k in large.items()}
