@@ -254,6 +254,13 @@ def test_every_filter_leaves_its_nodes_in_their_order(browser, torn):
         pd.testing.assert_series_equal(rows[name], expected, check_dtype=False, atol=1e-5)
 
 
+def test_chance_is_the_mean_over_nodes_that_have_one(browser, torn):
+    browser.open(torn[0])
+    planted = "{chance: [0.5, NaN, 0.25], chance_possible: [0.5, NaN, 0.75]}"
+    assert browser.run(f"return chanceAt({planted}, [0, 1, 2])") == [0.375, 0.625]
+    assert browser.run(f"return chanceAt({planted}, [1])") is None
+
+
 def test_one_sentence_is_announced(browser, demo):
     path, evidence = demo
     browser.open(path, f"#node={evidence.nodes[0]}")
