@@ -73,6 +73,11 @@ def as_nodes(value: Any, nodes: int, name: str = "nodes", noun: str = "node") ->
         return chosen.long()
     if chosen.is_floating_point() or chosen.is_complex():
         raise InputError(f"{name} holds {chosen.dtype}; pass {noun} numbers or a boolean mask")
+    if chosen.numel() == nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all()):
+        raise SplitError(
+            f"{name} is {chosen.dtype}, zeros and ones for all {nodes} {noun}s; pass a boolean "
+            f"mask, such as {name}.bool(), or {noun} numbers"
+        )
     outside = chosen[(chosen < 0) | (chosen >= nodes)]
     if outside.numel():
         raise InputError(f"{noun} {int(outside[0])} does not exist; {noun}s are 0 to {nodes - 1}")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.backbones import Frozen
+from gnn_repair.checks import as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.calling import batches_of, field, listed_graphs
@@ -555,21 +556,23 @@ def _test_nodes(
 ) -> tuple[Tensor | None, str]:
     """The test nodes that are recipients, and the words for them."""
     mask = field(store, "test_mask")
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+    if mask is None:
         return None, f"labelled {nouns}"
-    mask = mask.cpu()
-    if mask.dim() == 2:
-        columns = range(mask.shape[1]) if splits is None else splits
-        if len(columns) != exposure.num_members:
-            raise InputError(
-                f"data.test_mask has {mask.shape[1]} splits; pass the one that the model was "
-                "trained on, such as nodes=data.test_mask[:, 0]"
-            )
-        mask = mask[:, list(columns)]
     recipients = torch.zeros(exposure.num_nodes, dtype=torch.bool)
     recipients[exposure.recipients.cpu()] = True
-    if mask.shape[0] != len(recipients):
+    if getattr(mask, "ndim", 1) != 2:
+        chosen = as_nodes(mask, len(recipients), "data.test_mask", noun_of(exposure)).cpu()
+        return chosen[recipients[chosen]], f"test {nouns}"
+    columns = range(mask.shape[1]) if splits is None else splits
+    if len(columns) != exposure.num_members:
         raise InputError(
-            f"data.test_mask has {mask.shape[0]} entries for {len(recipients)} {nouns}; pass nodes"
+            f"data.test_mask has {mask.shape[1]} splits; pass the one that the model was "
+            "trained on, such as nodes=data.test_mask[:, 0]"
         )
-    return mask & (recipients if mask.dim() == 1 else recipients.unsqueeze(1)), f"test {nouns}"
+    mask = torch.as_tensor(mask).cpu()[:, list(columns)]
+    if mask.dtype != torch.bool or mask.shape[0] != len(recipients):
+        raise InputError(
+            f"data.test_mask is {mask.dtype} of {mask.shape[0]} rows for {len(recipients)} "
+            f"{nouns}; give a boolean mask with a row for each, or pass nodes"
+        )
+    return mask & recipients.unsqueeze(1), f"test {nouns}"

@@ -65,6 +65,9 @@ def test_which_nodes_and_labels_are_taken(planted):
     y, mask = torch.tensor([0, 0, 0]), torch.tensor([True, False, True])
     found = gr.diagnose(planted, data(y=y.view(3, 1), test_mask=mask.view(3, 1)))
     assert found.selection == "test nodes" and found.to_frame()["node"].tolist() == [0, 2]
+    for same in (mask, mask.numpy(), mask.tolist(), [2, 0]):
+        found = gr.diagnose(planted, data(y=y, test_mask=same))
+        assert found.selection == "test nodes" and set(found.to_frame()["node"]) == {0, 2}
     assert gr.diagnose(planted, data(y=y, test_mask=mask), nodes=[1]).selection == "chosen nodes"
     assert "no errors" not in str(gr.diagnose(planted, data(y=y), nodes=[2]))
     for wrong, message in (
@@ -73,9 +76,14 @@ def test_which_nodes_and_labels_are_taken(planted):
         (data(y=y + 3), "y is 3 at node 0"),
         (data(y=y, test_mask=mask.view(3, 1).repeat(1, 2)), "has 2 splits"),
         (data(y=y, test_mask=mask[:2]), "2 entries for 3 nodes"),
+        (data(y=y, test_mask=mask.long()), r"zeros and ones for all 3 nodes; .*mask.bool\(\)"),
+        (data(y=y, test_mask=mask.long().view(3, 1)), "data.test_mask is torch.int64 of 3 rows"),
+        (data(y=y, test_mask=mask[:2].view(2, 1)), "data.test_mask is torch.bool of 2 rows for 3"),
     ):
         with pytest.raises(InputError, match=message):
             gr.diagnose(planted, wrong)
+    with pytest.raises(InputError, match=r"nodes is torch.int64 of shape .* boolean mask"):
+        gr.diagnose(planted, y=y, nodes=mask.long().view(3, 1))
 
 
 @pytest.mark.parametrize("kind", shown.DIAGNOSED)

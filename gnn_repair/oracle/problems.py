@@ -275,8 +275,8 @@ def select_recipients(exposure: Exposure, nodes: Any) -> tuple[Integers, Integer
         if mask.dtype != torch.bool or mask.shape != (size, members):
             one = "; pass the column of one split, such as mask[:, 0]" * (mask.shape[0] == size)
             raise InputError(
-                f"nodes has shape {list(mask.shape)}; give node numbers, or a mask [{size}] or "
-                f"[{size}, {members}]{one}"
+                f"nodes is {mask.dtype} of shape {list(mask.shape)}; give node numbers, or a "
+                f"boolean mask [{size}] or [{size}, {members}]{one}"
             )
         member, chosen = (_array(index) for index in mask.t().nonzero(as_tuple=True))
     else:

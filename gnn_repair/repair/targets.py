@@ -242,12 +242,6 @@ def _boolean(chosen: Any, nodes: int, name: str) -> Tensor:
     by_member = isinstance(chosen, Tensor) and chosen.dtype == torch.bool and chosen.dim() == 2
     if by_member and len(chosen) == nodes:
         return cast("Tensor", chosen)
-    numbers = isinstance(chosen, Tensor) and chosen.dtype != torch.bool and chosen.numel() == nodes
-    if numbers and nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all()):
-        raise SplitError(
-            f"{name} is {chosen.dtype}, zeros and ones for all {nodes} nodes; give a boolean mask, "
-            f"such as {name} > 0, or node numbers"
-        )
     picked = as_nodes(chosen, nodes, name)
     mask = torch.zeros(nodes, 1, dtype=torch.bool, device=picked.device)
     return mask.index_fill(0, picked, True)

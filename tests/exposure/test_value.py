@@ -230,6 +230,7 @@ def test_margins_are_of_classes_alone(exposure: Exposure) -> None:
         (torch.tensor([5], dtype=torch.int32), [5]),
         (torch.tensor([5], dtype=torch.uint8), [5]),
         (4, [4]),
+        ([1, 0], [1, 0]),
         ([], []),
         (np.array([]), []),
     ],
@@ -254,6 +255,8 @@ def test_nodes_in_many_forms(nodes: Any, numbers: list[int], exposure: Exposure)
         (None, ("NoneType",)),
         ([[1], [2, 3]], ("list",)),
         ([1j], ("torch.complex64",)),
+        (torch.tensor([0, 1, 1, 0, 0, 0, 1]), ("zeros and ones for all 7 nodes", "nodes.bool()")),
+        (np.array([1, 0, 0, 0, 0, 0, 0], np.uint8), ("zeros and ones", "nodes.bool()")),
     ],
 )
 def test_nodes_that_are_none(nodes: Any, words: tuple[str, ...], exposure: Exposure) -> None:

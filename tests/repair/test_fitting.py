@@ -176,7 +176,7 @@ def test_progress_in_words(active, best, outputs, said):
 
 # What a fit cannot use is named in one sentence, whichever repair is asked.
 BAD = {
-    "zeros and ones": ({"val": VAL[:, 0].long()}, SplitError, r"val .* val > 0"),
+    "zeros and ones": ({"val": VAL[:, 0].long()}, SplitError, r"val .* val.bool\(\)"),
     "wide": ({"val": VAL[:, [0, 1, 0]]}, SplitError, "val has 3 splits"),
     "overlap": ({"val": VAL | TRAIN}, SplitError, "is in train and in val"),
     "empty": ({"train": TRAIN & torch.tensor([True, False])}, SplitError, "train of member 1"),
