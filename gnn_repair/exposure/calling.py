@@ -1040,6 +1040,11 @@ class ModelOnData:
     graph: TypedGraph | None = None
     """Node types and relations, where there are several."""
 
+    def __post_init__(self) -> None:
+        if self.nodes == 0:
+            noun = self.names.recipient
+            raise InputError(f"data has no {noun} to classify; pass a graph with at least one")
+
     @property
     def names(self) -> NodeNames:
         """What recipients and senders are called."""
