@@ -252,11 +252,15 @@ def test_the_commands(tmp_path, monkeypatch):
     assert told["reach"]["hits"] == sum(row["verdict"] == "can" for row in rows)
     assert run.invoke(app, ["report", name, "--out", "own.html"]).exit_code == 0
     assert (tmp_path / "own.html").is_file()
+    monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 0)
+    for parts in (False, True):  # beside the page, where it is large
+        assert run.invoke(app, ["report", name, *["--parts"] * parts]).exit_code == 0
+        assert (tmp_path / "report.parts").is_dir() is parts
     for words, said in (
         (["diagnose", "own_model_file.py:broken"], "no such disk"),
         (["diagnose", "own_model_file.py:absent"], "absent"),
         (["diagnose", "own_model_file.py:"], "FILE.py:NAME"),
-        (["report", name, "--dataset", "cora"], "--out"),
+        (["report", name, "--dataset", "cora"], "--dataset has no effect with a model of your own"),
     ):
         with pytest.raises(InputError, match=said):
             run.invoke(app, words, catch_exceptions=False)

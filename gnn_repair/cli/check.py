@@ -14,6 +14,7 @@ from gnn_repair.cli.options import (
     FormatOption,
     check_outputs,
     emit,
+    refuse_idle,
 )
 from gnn_repair.cli.user_code import made_by, printing_to_stderr
 from gnn_repair.errors import InputError
@@ -26,6 +27,7 @@ SHOWN = 20
 
 
 def check(
+    context: typer.Context,
     factory: FactoryArgument,
     baseline: Annotated[Path, typer.Option("--baseline", help="The baseline, a JSON file.")],
     save: Annotated[
@@ -42,6 +44,7 @@ def check(
     """
     from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
 
+    refuse_idle(context, saving=save)
     if tolerance != tolerance:
         raise InputError("--tolerance is nan; give points between 0 and 100")
     if save:
