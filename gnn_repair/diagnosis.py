@@ -482,34 +482,14 @@ def diagnose(
     """
     for name in options.keys() - signature(expose).parameters.keys():
         raise TypeError(f"diagnose() got an unexpected keyword argument {name!r}")
-    tell, data = tell or (lambda _: None), listed_graphs(data)
+    tell = tell or (lambda _: None)
     tell("exposing the final aggregation")
-    if isinstance(model, Exposure | LinkExposure):
-        exposure: Exposure | LinkExposure = model
-    elif isinstance(model, Frozen):
-        exposure, data = expose(model), model.data if data is None else data
-    else:
-        exposure = expose(model, data, **options)
-    if isinstance(exposure, LinkExposure):
-        truth = field(data, "edge_label") if y is None else y
-        if truth is None:
-            raise InputError("pass y, 1 for every link that is there and 0 for the others")
-        return _diagnose_labels(exposure, truth, nodes, "links", tell)
-    store, noun = _label_store(data, exposure), noun_of(exposure)
-    nouns = plural(noun)
-    if y is None:
-        y = field(store, "y")
-        if y is None:
-            raise InputError(f"data has no y; pass y, the truth of every {noun}")
-        y = y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
-    if exposure.outputs == "classes":
-        y = classes_for(exposure, y)
-    words = f"chosen {nouns}"
-    if nodes is None:
-        splits = model.splits if isinstance(model, Frozen) else None
-        nodes, words = _test_nodes(store, exposure, splits, nouns)
+    exposure, y, nodes, words, store = questions_about(model, data, y, nodes, **options)
     if exposure.outputs == "labels":
-        return _diagnose_labels(exposure, y, nodes, words, tell)
+        tell("asking whether each label can be put on its true side, and on the other")
+        labels = reach(exposure, y, nodes)
+        assert isinstance(labels, LabelReach)
+        return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, labels)
     if exposure.outputs == "values":
         tell("looking for the least and the largest value of every output")
         return ValueDiagnosis(
@@ -531,13 +511,41 @@ def diagnose(
     return ClassDiagnosis(exposure, y.cpu(), nodes, words, answers, changes, edges)
 
 
-def _diagnose_labels(
-    exposure: Exposure | LinkExposure, y: Any, nodes: Any, words: str, tell: Tell
-) -> LabelDiagnosis:
-    tell("asking whether each label can be put on its true side, and on the other")
-    answers = reach(exposure, y, nodes)
-    assert isinstance(answers, LabelReach)
-    return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, answers)
+def questions_about(
+    model: Any, data: Any = None, y: Any = None, nodes: Any = None, **options: Any
+) -> tuple[Any, Any, Any, str, Any]:
+    """What is asked of a model: exposure, y, nodes, the words for them, and what holds the labels.
+
+    Arguments as for :func:`diagnose`.
+    """
+    data = listed_graphs(data)
+    if isinstance(model, Exposure | LinkExposure):
+        exposure: Exposure | LinkExposure = model
+    elif isinstance(model, Frozen):
+        exposure, data = expose(model), model.data if data is None else data
+    else:
+        exposure = expose(model, data, **options)
+    if isinstance(exposure, LinkExposure):
+        truth = field(data, "edge_label") if y is None else y
+        if truth is None:
+            raise InputError(
+                "pass y, or set data.edge_label: 1 for every link that is there, 0 for the others"
+            )
+        return exposure, truth, nodes, "links", data
+    store, noun = _label_store(data, exposure), noun_of(exposure)
+    nouns = plural(noun)
+    if y is None:
+        y = field(store, "y")
+        if y is None:
+            raise InputError(f"data has no y; pass y, the truth of every {noun}, or set data.y")
+        y = y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
+    if exposure.outputs == "classes":
+        y = classes_for(exposure, y)
+    words = f"chosen {nouns}"
+    if nodes is None:
+        splits = model.splits if isinstance(model, Frozen) else None
+        nodes, words = _test_nodes(store, exposure, splits, nouns)
+    return exposure, y, nodes, words, store
 
 
 def _label_store(data: Any, exposure: Exposure) -> Any:

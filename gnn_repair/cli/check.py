@@ -38,7 +38,7 @@ def check(
     ] = 0.0,
     format: FormatOption = Format.table,
 ) -> None:
-    """Compare a model's reach with a baseline, node by node.
+    """Compare a model's reach with a baseline, node by node: of the nodes that diagnose asks about.
 
     Exit code 1 if reach dropped by more than the tolerance or answers are missing.
     """
@@ -72,17 +72,17 @@ def check(
 @printing_to_stderr()
 def _answers(factory: str) -> tuple[Any, Any, float | None]:
     """The exposure, what the oracle says of true classes, and how often others could win."""
-    from gnn_repair.exposure import expose
+    from gnn_repair.diagnosis import questions_about
     from gnn_repair.oracle import reach
     from gnn_repair.oracle.metrics import Reach
 
     model, data, nodes = made_by(factory)
-    exposure = expose(model, data)
-    target = getattr(data, "y", None)
-    if target is None:
-        raise InputError("data has no y; the check asks about every node's true class")
+    exposure, target, nodes, *_ = questions_about(model, data, nodes=nodes)
     if exposure.outputs != "classes":
-        raise InputError(f"the check asks about classes, and these outputs are {exposure.outputs}")
+        raise InputError(
+            f"the check asks about classes, and these outputs are {exposure.outputs}; "
+            "gnn-repair diagnose answers about them"
+        )
     figures = reach(exposure, target, nodes)
     assert isinstance(figures, Reach)  # of classes
     chance = figures.true_class_chance.value

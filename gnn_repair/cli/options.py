@@ -79,7 +79,10 @@ offer_methods = list_of(("oracle", *METHODS), "all")
 
 # Options of several commands ----------------------------------------------------------------------
 
-GIVES = "Gives (model, data), or (model, data, nodes) with a mask or node numbers."
+GIVES = (
+    "Gives (model, data), or (model, data, nodes) with a mask or node numbers; an exposure may "
+    "stand for the model."
+)
 FactoryArgument = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help=GIVES)]
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
