@@ -29,7 +29,9 @@ def as_classes(value: Any, nodes: int, classes: int, name: str, noun: str = "nod
         advice = ""
         if labels.dim() == 2:
             several = f"for several labels per {noun} expose the model with outputs='labels'"
-            advice = f"; pass {name}.flatten()" if labels.shape[1] == 1 else f"; {several}"
+            one_hot = labels.shape[1] == classes and bool(((labels != 0).sum(1) == 1).all())
+            advice = f"; pass {name}.argmax(1)" if one_hot else f"; {several}"
+            advice = f"; pass {name}.flatten()" if labels.shape[1] == 1 else advice
         raise InputError(
             f"{name} has shape {list(labels.shape)} instead of [{nodes}]: one class for every "
             f"{noun}{advice}"
@@ -42,7 +44,9 @@ def _check_classes(
     labels: Tensor, top: int, name: str, error: type[InputError], noun: str = "node"
 ) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
-        raise error(f"{name} holds {labels.dtype}; pass class numbers, such as data.y")
+        whole = not labels.is_complex() and bool((labels == labels.long()).all())
+        instead = f"{name}.long()" if whole else "whole numbers, −1 where unknown"
+        raise error(f"{name} holds {labels.dtype} instead of class numbers; pass {instead}")
     labels = labels.long()  # an unsigned number is never below −1
     outside = ((labels < -1) | (labels > top)).nonzero()
     if outside.numel():

@@ -27,7 +27,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.calling import batches_of, field, listed_graphs
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.pieces import classes_for, recipient_column
+from gnn_repair.exposure.pieces import as_table, classes_for, recipient_column, require_own
 from gnn_repair.notebook import html_view
 from gnn_repair.oracle.metrics import (
     UNDEFINED,
@@ -541,6 +541,9 @@ def questions_about(
         y = y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
     if exposure.outputs == "classes":
         y = classes_for(exposure, y)
+    elif exposure.outputs == "values":
+        require_own(exposure, y, "y")
+        as_table(y, (exposure.num_nodes, exposure.num_classes))
     words = f"chosen {nouns}"
     if nodes is None:
         splits = model.splits if isinstance(model, Frozen) else None

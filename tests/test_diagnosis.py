@@ -167,6 +167,8 @@ def test_values_are_intervals_beside_chance(two_outputs):
     assert "Another graph's true value" in str(graphs)
     with pytest.raises(InputError, match="no y; pass y, the truth of every graph"):
         gr.diagnose(graphs.exposure, {})
+    with pytest.raises(InputError, match=r"y has shape \[3\] instead of \[3, 2\]: .*='classes'"):
+        gr.diagnose(values, y=y[:, 0])
     with pytest.raises(InputError, match="for 3 graphs; give it one for each"):
         gr.diagnose(graphs.exposure, y=y, nodes=torch.ones(2, dtype=torch.bool))
     lower, upper = (

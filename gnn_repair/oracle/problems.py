@@ -14,6 +14,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Operation
+from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import classes_for, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.value import Exposure, Replay
 
@@ -138,6 +139,8 @@ def whole_number(value: Any, name: str) -> int:
 
 def require_exposure(exposure: Any) -> None:
     """Raise InputError unless it is an exposure."""
+    if isinstance(exposure, LinkExposure):
+        raise InputError("exposure is of links; ask solve, reach, value_range or diagnose about it")
     if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")

@@ -200,7 +200,12 @@ def test_unknown_classes_have_no_margin(exposure: Exposure) -> None:
     [
         (torch.zeros(5, dtype=torch.long), ("[5]", "[7]")),
         (torch.zeros(NODES, 1, dtype=torch.long), ("[7, 1]",)),
-        (torch.zeros(NODES), ("torch.float32", "class numbers")),
+        (torch.zeros(NODES), ("torch.float32", "class numbers", "target.long()")),
+        (torch.zeros(NODES) > 0, ("torch.bool", "target.long()")),
+        (torch.full((NODES,), torch.nan), ("torch.float32", "−1 where unknown")),
+        (torch.full((NODES,), 0.5), ("torch.float32", "whole numbers")),
+        (torch.eye(CLASSES)[torch.arange(NODES) % CLASSES], ("[7, 3]", "target.argmax(1)")),
+        (torch.ones(NODES, CLASSES), ("[7, 3]", "outputs='labels'")),
         (torch.full((NODES,), CLASSES), (f"{CLASSES} at node 0", "0 to 2")),
         (torch.tensor([0, 0, 0, -2, 0, 0, 0]), ("-2 at node 3",)),
         ("mine", ("str",)),

@@ -212,6 +212,15 @@ def test_what_a_repair_reads_must_be_there_and_finite():
             repair.fit(replace(exposure, **change), *MASKS, device="cpu")
 
 
+@pytest.mark.parametrize("embedding", [True, False])
+def test_who_learns_no_labels_names_who_does(embedding):
+    exposure = replace(toy_exposure("gcn"), outputs="labels")
+    exposure = exposure if embedding else replace(exposure, embedding=None)
+    with pytest.raises(InputError, match=r"outputs are labels, .* Reweighting") as caught:
+        REPAIRS["temperature-scaling"]().fit(exposure, *MASKS, device="cpu")
+    assert ("RefitHead" in str(caught.value)) is embedding
+
+
 def test_what_a_repair_of_one_s_own_draws_follows_its_seed():
     drawn = []
 
