@@ -29,7 +29,9 @@ def as_classes(value: Any, nodes: int, classes: int, name: str, noun: str = "nod
         advice = ""
         if labels.dim() == 2:
             several = f"for several labels per {noun} expose the model with outputs='labels'"
-            advice = f"; pass {name}.flatten()" if labels.shape[1] == 1 else f"; {several}"
+            one_hot = labels.shape[1] == classes and bool(((labels != 0).sum(1) == 1).all())
+            advice = f"; pass {name}.argmax(1)" if one_hot else f"; {several}"
+            advice = f"; pass {name}.flatten()" if labels.shape[1] == 1 else advice
         raise InputError(
             f"{name} has shape {list(labels.shape)} instead of [{nodes}]: one class for every "
             f"{noun}{advice}"
@@ -42,7 +44,9 @@ def _check_classes(
     labels: Tensor, top: int, name: str, error: type[InputError], noun: str = "node"
 ) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
-        raise error(f"{name} holds {labels.dtype}; pass class numbers, such as data.y")
+        whole = not labels.is_complex() and bool((labels == labels.long()).all())
+        instead = f"{name}.long()" if whole else "whole numbers, −1 where unknown"
+        raise error(f"{name} holds {labels.dtype} instead of class numbers; pass {instead}")
     labels = labels.long()  # an unsigned number is never below −1
     outside = ((labels < -1) | (labels > top)).nonzero()
     if outside.numel():
@@ -73,6 +77,11 @@ def as_nodes(value: Any, nodes: int, name: str = "nodes", noun: str = "node") ->
         return chosen.long()
     if chosen.is_floating_point() or chosen.is_complex():
         raise InputError(f"{name} holds {chosen.dtype}; pass {noun} numbers or a boolean mask")
+    if chosen.numel() == nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all()):
+        raise SplitError(
+            f"{name} is {chosen.dtype}, zeros and ones for all {nodes} {noun}s; pass a boolean "
+            f"mask, such as {name}.bool(), or {noun} numbers"
+        )
     outside = chosen[(chosen < 0) | (chosen >= nodes)]
     if outside.numel():
         raise InputError(f"{noun} {int(outside[0])} does not exist; {noun}s are 0 to {nodes - 1}")

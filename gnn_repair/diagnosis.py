@@ -22,11 +22,12 @@ from torch import Tensor
 
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.backbones import Frozen
+from gnn_repair.checks import as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.calling import batches_of, field, listed_graphs
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.pieces import classes_for, recipient_column
+from gnn_repair.exposure.pieces import as_table, classes_for, recipient_column, require_own
 from gnn_repair.notebook import html_view
 from gnn_repair.oracle.metrics import (
     UNDEFINED,
@@ -481,34 +482,14 @@ def diagnose(
     """
     for name in options.keys() - signature(expose).parameters.keys():
         raise TypeError(f"diagnose() got an unexpected keyword argument {name!r}")
-    tell, data = tell or (lambda _: None), listed_graphs(data)
+    tell = tell or (lambda _: None)
     tell("exposing the final aggregation")
-    if isinstance(model, Exposure | LinkExposure):
-        exposure: Exposure | LinkExposure = model
-    elif isinstance(model, Frozen):
-        exposure, data = expose(model), model.data if data is None else data
-    else:
-        exposure = expose(model, data, **options)
-    if isinstance(exposure, LinkExposure):
-        truth = field(data, "edge_label") if y is None else y
-        if truth is None:
-            raise InputError("pass y, 1 for every link that is there and 0 for the others")
-        return _diagnose_labels(exposure, truth, nodes, "links", tell)
-    store, noun = _label_store(data, exposure), noun_of(exposure)
-    nouns = plural(noun)
-    if y is None:
-        y = field(store, "y")
-        if y is None:
-            raise InputError(f"data has no y; pass y, the truth of every {noun}")
-        y = y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
-    if exposure.outputs == "classes":
-        y = classes_for(exposure, y)
-    words = f"chosen {nouns}"
-    if nodes is None:
-        splits = model.splits if isinstance(model, Frozen) else None
-        nodes, words = _test_nodes(store, exposure, splits, nouns)
+    exposure, y, nodes, words, store = questions_about(model, data, y, nodes, **options)
     if exposure.outputs == "labels":
-        return _diagnose_labels(exposure, y, nodes, words, tell)
+        tell("asking whether each label can be put on its true side, and on the other")
+        labels = reach(exposure, y, nodes)
+        assert isinstance(labels, LabelReach)
+        return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, labels)
     if exposure.outputs == "values":
         tell("looking for the least and the largest value of every output")
         return ValueDiagnosis(
@@ -530,13 +511,44 @@ def diagnose(
     return ClassDiagnosis(exposure, y.cpu(), nodes, words, answers, changes, edges)
 
 
-def _diagnose_labels(
-    exposure: Exposure | LinkExposure, y: Any, nodes: Any, words: str, tell: Tell
-) -> LabelDiagnosis:
-    tell("asking whether each label can be put on its true side, and on the other")
-    answers = reach(exposure, y, nodes)
-    assert isinstance(answers, LabelReach)
-    return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, answers)
+def questions_about(
+    model: Any, data: Any = None, y: Any = None, nodes: Any = None, **options: Any
+) -> tuple[Any, Any, Any, str, Any]:
+    """What is asked of a model: exposure, y, nodes, the words for them, and what holds the labels.
+
+    Arguments as for :func:`diagnose`.
+    """
+    data = listed_graphs(data)
+    if isinstance(model, Exposure | LinkExposure):
+        exposure: Exposure | LinkExposure = model
+    elif isinstance(model, Frozen):
+        exposure, data = expose(model), model.data if data is None else data
+    else:
+        exposure = expose(model, data, **options)
+    if isinstance(exposure, LinkExposure):
+        truth = field(data, "edge_label") if y is None else y
+        if truth is None:
+            raise InputError(
+                "pass y, or set data.edge_label: 1 for every link that is there, 0 for the others"
+            )
+        return exposure, truth, nodes, "links", data
+    store, noun = _label_store(data, exposure), noun_of(exposure)
+    nouns = plural(noun)
+    if y is None:
+        y = field(store, "y")
+        if y is None:
+            raise InputError(f"data has no y; pass y, the truth of every {noun}, or set data.y")
+        y = y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
+    if exposure.outputs == "classes":
+        y = classes_for(exposure, y)
+    elif exposure.outputs == "values":
+        require_own(exposure, y, "y")
+        as_table(y, (exposure.num_nodes, exposure.num_classes))
+    words = f"chosen {nouns}"
+    if nodes is None:
+        splits = model.splits if isinstance(model, Frozen) else None
+        nodes, words = _test_nodes(store, exposure, splits, nouns)
+    return exposure, y, nodes, words, store
 
 
 def _label_store(data: Any, exposure: Exposure) -> Any:
@@ -555,21 +567,23 @@ def _test_nodes(
 ) -> tuple[Tensor | None, str]:
     """The test nodes that are recipients, and the words for them."""
     mask = field(store, "test_mask")
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+    if mask is None:
         return None, f"labelled {nouns}"
-    mask = mask.cpu()
-    if mask.dim() == 2:
-        columns = range(mask.shape[1]) if splits is None else splits
-        if len(columns) != exposure.num_members:
-            raise InputError(
-                f"data.test_mask has {mask.shape[1]} splits; pass the one that the model was "
-                "trained on, such as nodes=data.test_mask[:, 0]"
-            )
-        mask = mask[:, list(columns)]
     recipients = torch.zeros(exposure.num_nodes, dtype=torch.bool)
     recipients[exposure.recipients.cpu()] = True
-    if mask.shape[0] != len(recipients):
+    if getattr(mask, "ndim", 1) != 2:
+        chosen = as_nodes(mask, len(recipients), "data.test_mask", noun_of(exposure)).cpu()
+        return chosen[recipients[chosen]], f"test {nouns}"
+    columns = range(mask.shape[1]) if splits is None else splits
+    if len(columns) != exposure.num_members:
         raise InputError(
-            f"data.test_mask has {mask.shape[0]} entries for {len(recipients)} {nouns}; pass nodes"
+            f"data.test_mask has {mask.shape[1]} splits; pass the one that the model was "
+            "trained on, such as nodes=data.test_mask[:, 0]"
         )
-    return mask & (recipients if mask.dim() == 1 else recipients.unsqueeze(1)), f"test {nouns}"
+    mask = torch.as_tensor(mask).cpu()[:, list(columns)]
+    if mask.dtype != torch.bool or mask.shape[0] != len(recipients):
+        raise InputError(
+            f"data.test_mask is {mask.dtype} of {mask.shape[0]} rows for {len(recipients)} "
+            f"{nouns}; give a boolean mask with a row for each, or pass nodes"
+        )
+    return mask & recipients.unsqueeze(1), f"test {nouns}"

@@ -65,6 +65,9 @@ def test_which_nodes_and_labels_are_taken(planted):
     y, mask = torch.tensor([0, 0, 0]), torch.tensor([True, False, True])
     found = gr.diagnose(planted, data(y=y.view(3, 1), test_mask=mask.view(3, 1)))
     assert found.selection == "test nodes" and found.to_frame()["node"].tolist() == [0, 2]
+    for same in (mask, mask.numpy(), mask.tolist(), [2, 0]):
+        found = gr.diagnose(planted, data(y=y, test_mask=same))
+        assert found.selection == "test nodes" and set(found.to_frame()["node"]) == {0, 2}
     assert gr.diagnose(planted, data(y=y, test_mask=mask), nodes=[1]).selection == "chosen nodes"
     assert "no errors" not in str(gr.diagnose(planted, data(y=y), nodes=[2]))
     for wrong, message in (
@@ -73,9 +76,14 @@ def test_which_nodes_and_labels_are_taken(planted):
         (data(y=y + 3), "y is 3 at node 0"),
         (data(y=y, test_mask=mask.view(3, 1).repeat(1, 2)), "has 2 splits"),
         (data(y=y, test_mask=mask[:2]), "2 entries for 3 nodes"),
+        (data(y=y, test_mask=mask.long()), r"zeros and ones for all 3 nodes; .*mask.bool\(\)"),
+        (data(y=y, test_mask=mask.long().view(3, 1)), "data.test_mask is torch.int64 of 3 rows"),
+        (data(y=y, test_mask=mask[:2].view(2, 1)), "data.test_mask is torch.bool of 2 rows for 3"),
     ):
         with pytest.raises(InputError, match=message):
             gr.diagnose(planted, wrong)
+    with pytest.raises(InputError, match=r"nodes is torch.int64 of shape .* boolean mask"):
+        gr.diagnose(planted, y=y, nodes=mask.long().view(3, 1))
 
 
 @pytest.mark.parametrize("kind", shown.DIAGNOSED)
@@ -159,6 +167,8 @@ def test_values_are_intervals_beside_chance(two_outputs):
     assert "Another graph's true value" in str(graphs)
     with pytest.raises(InputError, match="no y; pass y, the truth of every graph"):
         gr.diagnose(graphs.exposure, {})
+    with pytest.raises(InputError, match=r"y has shape \[3\] instead of \[3, 2\]: .*='classes'"):
+        gr.diagnose(values, y=y[:, 0])
     with pytest.raises(InputError, match="for 3 graphs; give it one for each"):
         gr.diagnose(graphs.exposure, y=y, nodes=torch.ones(2, dtype=torch.bool))
     lower, upper = (
@@ -244,11 +254,15 @@ def test_the_commands(tmp_path, monkeypatch):
     assert told["reach"]["hits"] == sum(row["verdict"] == "can" for row in rows)
     assert run.invoke(app, ["report", name, "--out", "own.html"]).exit_code == 0
     assert (tmp_path / "own.html").is_file()
+    monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 0)
+    for parts in (False, True):  # beside the page, where it is large
+        assert run.invoke(app, ["report", name, *["--parts"] * parts]).exit_code == 0
+        assert (tmp_path / "report.parts").is_dir() is parts
     for words, said in (
         (["diagnose", "own_model_file.py:broken"], "no such disk"),
         (["diagnose", "own_model_file.py:absent"], "absent"),
         (["diagnose", "own_model_file.py:"], "FILE.py:NAME"),
-        (["report", name, "--dataset", "cora"], "--out"),
+        (["report", name, "--dataset", "cora"], "--dataset has no effect with a model of your own"),
     ):
         with pytest.raises(InputError, match=said):
             run.invoke(app, words, catch_exceptions=False)

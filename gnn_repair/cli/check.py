@@ -14,6 +14,7 @@ from gnn_repair.cli.options import (
     FormatOption,
     check_outputs,
     emit,
+    refuse_idle,
 )
 from gnn_repair.cli.user_code import made_by, printing_to_stderr
 from gnn_repair.errors import InputError
@@ -26,6 +27,7 @@ SHOWN = 20
 
 
 def check(
+    context: typer.Context,
     factory: FactoryArgument,
     baseline: Annotated[Path, typer.Option("--baseline", help="The baseline, a JSON file.")],
     save: Annotated[
@@ -36,12 +38,13 @@ def check(
     ] = 0.0,
     format: FormatOption = Format.table,
 ) -> None:
-    """Compare a model's reach with a baseline, node by node.
+    """Compare a model's reach with a baseline, node by node: of the nodes that diagnose asks about.
 
     Exit code 1 if reach dropped by more than the tolerance or answers are missing.
     """
     from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
 
+    refuse_idle(context, saving=save)
     if tolerance != tolerance:
         raise InputError("--tolerance is nan; give points between 0 and 100")
     if save:
@@ -69,17 +72,17 @@ def check(
 @printing_to_stderr()
 def _answers(factory: str) -> tuple[Any, Any, float | None]:
     """The exposure, what the oracle says of true classes, and how often others could win."""
-    from gnn_repair.exposure import expose
+    from gnn_repair.diagnosis import questions_about
     from gnn_repair.oracle import reach
     from gnn_repair.oracle.metrics import Reach
 
     model, data, nodes = made_by(factory)
-    exposure = expose(model, data)
-    target = getattr(data, "y", None)
-    if target is None:
-        raise InputError("data has no y; the check asks about every node's true class")
+    exposure, target, nodes, *_ = questions_about(model, data, nodes=nodes)
     if exposure.outputs != "classes":
-        raise InputError(f"the check asks about classes, and these outputs are {exposure.outputs}")
+        raise InputError(
+            f"the check asks about classes, and these outputs are {exposure.outputs}; "
+            "gnn-repair diagnose answers about them"
+        )
     figures = reach(exposure, target, nodes)
     assert isinstance(figures, Reach)  # of classes
     chance = figures.true_class_chance.value

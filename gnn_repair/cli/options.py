@@ -79,7 +79,10 @@ offer_methods = list_of(("oracle", *METHODS), "all")
 
 # Options of several commands ----------------------------------------------------------------------
 
-GIVES = "Gives (model, data), or (model, data, nodes) with a mask or node numbers."
+GIVES = (
+    "Gives (model, data), or (model, data, nodes) with a mask or node numbers; an exposure may "
+    "stand for the model."
+)
 FactoryArgument = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help=GIVES)]
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
@@ -120,6 +123,31 @@ def chosen_protocol(named: str | None, assignments: Sequence[str] | None) -> Pro
     """The protocol of that name or file, with single settings changed."""
     base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
     return override(base, assignments or ())
+
+
+# Options that would do nothing --------------------------------------------------------------------
+
+RUN = ("split", "methods", "figures", "node", "compare", "device", "root")
+IDLE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "own_model": ("with a model of your own", (*RUN, "store", "dataset", "backbone", "digest")),
+    "overview": ("unless --dataset and --backbone name one case", (*RUN, "parts")),
+    "page": ("with a page that is written", (*RUN, "dataset", "backbone", "digest", "out")),
+    "no_figures": ("without --figures", ("node",)),
+    "no_store": ("without --store", ("digest",)),
+    "saving": ("with --save", ("tolerance", "format")),
+    "digest": ("with --digest", ("protocol", "set_")),
+    "no_ray": ("without --engine ray", ("address", "cpus", "gpus")),
+}
+"""By circumstance its words, and the options that have no effect in it."""
+
+
+def refuse_idle(context: typer.Context, **circumstances: bool) -> None:
+    """Raise where an option was typed that has no effect in a circumstance that holds."""
+    for words, names in (IDLE[name] for name, holds in circumstances.items() if holds):
+        for option in context.command.params:
+            source = context.get_parameter_source(str(option.name))
+            if option.name in names and source is not None and source.name != "DEFAULT":
+                raise InputError(f"{option.opts[0]} has no effect {words}; leave it out")
 
 
 # Files that commands write ------------------------------------------------------------------------

@@ -43,6 +43,7 @@ CompareOption = Annotated[
 
 
 def report(
+    context: typer.Context,
     factory: Annotated[
         str | None,
         typer.Argument(metavar="[FILE.py:NAME]", help=f"Your own model. {options.GIVES}"),
@@ -87,13 +88,12 @@ def report(
     from gnn_repair.reporting.writing import footer_words
     from gnn_repair.study.case import rerun
 
+    bare = {"no_store": store is None, "no_figures": figures is None}
+    options.refuse_idle(context, own_model=factory is not None, **bare)
     options.check_outputs((out, options.PAGE), beside=(store, figures))
+    single_file = None if parts else True
     if factory is not None:
-        if store or dataset or backbone or figures or compare:
-            raise InputError(
-                f"{factory} is a model of your own; give --out alone with it, or --title, too"
-            )
-        typer.echo(run_diagnosis(factory).report(out, title=title))
+        typer.echo(run_diagnosis(factory).report(out, title=title, single_file=single_file))
         return
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
@@ -104,8 +104,7 @@ def report(
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:
-        if figures:
-            raise InputError("figures show one case; name it with --dataset and --backbone")
+        options.refuse_idle(context, overview=True)
         assert results is not None
         command = typed(store=store, title=title, digest=digest)
         written = report_results(
@@ -149,7 +148,7 @@ def report(
         command=command,
         title=title,
         beside=beside,
-        single_file=None if parts else True,
+        single_file=single_file,
     )
     typer.echo(written)
     typer.echo(run.provenance(), err=True)
@@ -206,6 +205,7 @@ def _case(
 
 
 def view(
+    context: typer.Context,
     what: Annotated[
         Path, typer.Argument(metavar="STORE", help="Results of a study, or a page (.html).")
     ],
@@ -230,10 +230,11 @@ def view(
     from gnn_repair.reporting.payload import PageServer, needs_server
 
     page = what
+    options.refuse_idle(context, page=what.suffix == ".html")
     if what.suffix != ".html":
         page = out or Path(tempfile.mkdtemp(prefix="gnn-repair-")) / "report.html"
         report(
-            store=what, out=page, dataset=dataset, backbone=backbone, split=split,
+            context, store=what, out=page, dataset=dataset, backbone=backbone, split=split,
             compare=compare, parts=True, digest=digest, device=device, root=root,
         )  # fmt: skip
     if page.is_file() and not needs_server(page):

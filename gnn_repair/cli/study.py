@@ -38,6 +38,7 @@ from gnn_repair.cli.options import (
     full_width,
     numbers,
     one_of,
+    refuse_idle,
 )
 from gnn_repair.errors import InputError
 from gnn_repair.published import TITLES, count_of
@@ -72,6 +73,7 @@ TableFormat = enum.StrEnum("TableFormat", ["table", "markdown", "csv", "json", "
 
 @app.command()
 def run(
+    context: typer.Context,
     store: StoreOption = Path("results"),
     datasets: DatasetsOption = "paper",
     backbones: BackbonesOption = "paper",
@@ -107,6 +109,7 @@ def run(
     from gnn_repair.study.case import source_revision
     from gnn_repair.study.grid import StudyProgress, run_study
 
+    refuse_idle(context, no_ray=engine is EngineName.local)
     settings = chosen_protocol(protocol, set_)
     graphs = user_code.datasets(_names(datasets, PAPER_DATASETS), root, settings.data.draw)
     with _interruptible(), StudyProgress() as progress:
@@ -177,6 +180,7 @@ def status(
 
 @app.command()
 def tables(
+    context: typer.Context,
     store: StoreOption = Path("results"),
     names: Annotated[
         list[str] | None,
@@ -208,6 +212,7 @@ def tables(
 
     gnn-repair study tables repair-accuracy --store results --format latex --no-published
     """
+    refuse_idle(context, digest=digest is not None)
     held, settings = open_results(store), chosen_protocol(protocol, set_)
     chosen = held.resolve(digest or (settings.digest if protocol or set_ else None))
     records = list(held.records(chosen))

@@ -1040,6 +1040,11 @@ class ModelOnData:
     graph: TypedGraph | None = None
     """Node types and relations, where there are several."""
 
+    def __post_init__(self) -> None:
+        if self.nodes == 0:
+            noun = self.names.recipient
+            raise InputError(f"data has no {noun} to classify; pass a graph with at least one")
+
     @property
     def names(self) -> NodeNames:
         """What recipients and senders are called."""
@@ -1133,15 +1138,24 @@ def name_sampled_nodes(exposure: Exposure, data: Any) -> Exposure:
     if "n_id" not in names or exposure.graph_starts is not None or exposure.names.typed:
         return exposure
     whole, seeds = field(data, "n_id"), field(data, "batch_size") if "batch_size" in names else None
-    if not isinstance(whole, Tensor) or whole.shape != (exposure.num_nodes,):
-        return exposure  # another thing by that name
-    if whole.is_floating_point() or whole.is_complex() or whole.dtype == torch.bool:
-        return exposure
+    if not _are_numbers(whole, exposure.num_nodes):
+        if seeds is None:
+            return exposure  # another thing by that name
+        raise InputError(
+            f"data.n_id holds no whole number for each of the {exposure.num_nodes} nodes, beside "
+            "batch_size; give every node's number in the graph, or leave both out"
+        )
     numbered = replace(exposure, n_id=whole.long().to(exposure.recipients.device))
     if seeds is None:
         return numbered
     count = _seeds(seeds, exposure.num_nodes)
     return numbered.restrict(torch.arange(count, device=exposure.recipients.device))
+
+
+def _are_numbers(given: Any, nodes: int) -> bool:
+    if not isinstance(given, Tensor) or given.shape != (nodes,):
+        return False
+    return not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
 
 
 def _seeds(given: Any, nodes: int) -> int:

@@ -111,12 +111,13 @@ OTHER_HEAD = f"the model's head differs from batch to batch; {ONE_BATCH}"
 def concatenate_exposures(kind: type[Exposure], parts: Sequence[Any]) -> Exposure:
     """Exposures of one model on several subgraphs as one; see :meth:`Exposure.concatenate`."""
     parts = list(parts) if isinstance(parts, Iterable) else [parts]
-    odd = [p for p in parts if not isinstance(p, kind) or p.head is not None]
-    if not parts or odd:
-        odd = odd or ["nothing"]
+    odd = [type(part).__name__ for part in parts if not isinstance(part, kind)]
+    if odd or not parts:
+        raise InputError(f"{(odd or ['nothing'])[0]} cannot be joined; give at least one exposure")
+    if any(part.head is not None for part in parts):
         raise InputError(
-            f"{odd[0]!r:.60} cannot be joined; give exposures without a nonlinear head, at least "
-            "one (answers about models with a head can be joined as frames)"
+            "exposures of models with a nonlinear head cannot be joined; ask each, and join the "
+            "answers' frames"
         )
     if not all(sends_to_itself(part) for part in parts):
         raise InputError("exposures of graphs, or of several kinds of node, cannot be joined yet")

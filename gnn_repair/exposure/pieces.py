@@ -422,6 +422,16 @@ def require_outputs(exposure: Any, *wanted: str) -> None:
     )
 
 
+def require_own(exposure: Exposure, values: Any, name: str) -> None:
+    """Raise InputError where values are of all nodes of the graph that was sampled from."""
+    rows = next(iter(getattr(values, "shape", ())), exposure.num_nodes)
+    if exposure.n_id is not None and rows != exposure.num_nodes and rows > exposure.n_id.max():
+        raise InputError(
+            f"{name} has {rows} rows for the {exposure.num_nodes} nodes of a sampled subgraph; of "
+            f"the whole graph's pass exposure.local({name})"
+        )
+
+
 def truths_for(exposure: Exposure, y: Any) -> Tensor:
     """y as [N, K] float64 of zeros and ones, NaN where unknown, on the exposure's device.
 
@@ -429,15 +439,18 @@ def truths_for(exposure: Exposure, y: Any) -> Tensor:
         exposure: N nodes, K labels.
         y: [N, K] (or [N] for one label): truth values, zeros and ones; −1 or NaN is unknown.
     """
+    require_own(exposure, y, "y")
     table = as_table(y, (exposure.num_nodes, exposure.num_classes))
     unknown = table.isnan() | (table == -1)
     wrong = ~(unknown | (table == 0) | (table == 1))
     if bool(wrong.any()):
         node, label = wrong.nonzero()[0].tolist()
+        sides = "where the label is, 0 where it is not,"
+        if exposure.outputs == "values":
+            sides = "above the threshold, 0 below (value_range says which values are possible),"
         raise InputError(
-            f"y holds {float(table[node, label]):g} for label {label} of "
-            f"{exposure.names.node(node)}; give 1 where the label is, 0 where it is not, and NaN "
-            "(or −1) where that is not known"
+            f"y holds {float(table[node, label]):g} for {NOUNS[exposure.outputs]} {label} of "
+            f"{exposure.names.node(node)}; give 1 {sides} and NaN (or −1) where that is not known"
         )
     return table.masked_fill(unknown, torch.nan).to(exposure.recipients.device)
 
@@ -452,9 +465,11 @@ def as_table(y: Any, shape: tuple[int, int], name: str = "y") -> Tensor:
     if table.dim() == 1 and shape[1] == 1:
         table = table.unsqueeze(1)
     if tuple(table.shape) != shape or table.is_complex():
+        flat = table.dim() == 1 and len(table) == shape[0]
+        classes = "; where outputs are rival classes, expose with outputs='classes'" * flat
         raise InputError(
             f"{name} has shape {list(table.shape)} instead of {list(shape)}: a row for every node, "
-            "a column for every output"
+            f"a column for every output{classes}"
         )
     return table.detach().double()
 
@@ -488,6 +503,7 @@ def classes_for(exposure: Exposure, target: Any, name: str = "y") -> Tensor:
     """The class of every node of the graph, [N] int64, −1 where it is not known."""
     require_outputs(exposure, "classes")
     sizes, noun = (exposure.num_nodes, exposure.num_classes), exposure.names.recipient
+    require_own(exposure, target, name)
     given = as_classes(target, *sizes, name, noun)
     return given.to(exposure.rows.device)
 
@@ -495,6 +511,8 @@ def classes_for(exposure: Exposure, target: Any, name: str = "y") -> Tensor:
 def nodes_for(exposure: Exposure, nodes: Any) -> Tensor:
     """Node numbers [k] int64 from a mask [N], numbers in any order, or anything like them."""
     noun = exposure.names.recipient
+    if "bool" in str(getattr(nodes, "dtype", "")):
+        require_own(exposure, nodes, "nodes")
     return as_nodes(nodes, exposure.num_nodes, noun=noun).to(exposure.recipients.device)
 
 

@@ -80,13 +80,18 @@ class BaselineComparison:
         return not self.missing and self.drop <= tolerance + ROUNDING
 
     def __str__(self) -> str:
+        shares = " → ".join(f"{100 * one:.2f} %" for one in (self.reach_before, self.reach_after))
         lines = [
-            f"reach {100 * self.reach_before:.2f} % → {100 * self.reach_after:.2f} % of "
-            f"{self.compared:,} answers: {len(self.lost):,} lost, {len(self.gained):,} gained"
+            f"reach {shares} of {self.compared:,} answers: {len(self.lost):,} lost, "
+            f"{len(self.gained):,} gained"
+            if self.compared
+            else "nothing to compare: the baseline is of other nodes or classes"
         ]
         if self.chance_before is not None or self.chance_after is not None:
-            chances = (self.chance_before, self.chance_after)
-            words = ("–" if chance is None else f"{100 * chance:.2f} %" for chance in chances)
+            sizes = self.compared + self.missing, self.compared + self.new
+            of = ["", ""] if sizes == (self.compared,) * 2 else [f" of {size:,}" for size in sizes]
+            chances = zip((self.chance_before, self.chance_after), of, strict=True)
+            words = ("–" if one is None else f"{100 * one:.2f} %{size}" for one, size in chances)
             lines.append(f"chance {' → '.join(words)}")
         lines += [f"{self.missing:,} answers of the baseline were not asked again"] * bool(
             self.missing

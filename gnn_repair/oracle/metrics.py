@@ -121,6 +121,7 @@ def class_reach(
 ) -> ClassReach:
     """The classes that reweighting could give each node: label-free, every class tried."""
     require_exposure(exposure)
+    require_outputs(exposure, "classes")
     chosen = _each_once(exposure, nodes)
     return _by_class(solve(exposure, "all", chosen, threads=threads), exposure.num_classes)
 

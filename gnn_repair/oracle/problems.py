@@ -14,6 +14,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Operation
+from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import classes_for, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.value import Exposure, Replay
 
@@ -138,6 +139,8 @@ def whole_number(value: Any, name: str) -> int:
 
 def require_exposure(exposure: Any) -> None:
     """Raise InputError unless it is an exposure."""
+    if isinstance(exposure, LinkExposure):
+        raise InputError("exposure is of links; ask solve, reach, value_range or diagnose about it")
     if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
@@ -275,8 +278,8 @@ def select_recipients(exposure: Exposure, nodes: Any) -> tuple[Integers, Integer
         if mask.dtype != torch.bool or mask.shape != (size, members):
             one = "; pass the column of one split, such as mask[:, 0]" * (mask.shape[0] == size)
             raise InputError(
-                f"nodes has shape {list(mask.shape)}; give node numbers, or a mask [{size}] or "
-                f"[{size}, {members}]{one}"
+                f"nodes is {mask.dtype} of shape {list(mask.shape)}; give node numbers, or a "
+                f"boolean mask [{size}] or [{size}, {members}]{one}"
             )
         member, chosen = (_array(index) for index in mask.t().nonzero(as_tuple=True))
     else:

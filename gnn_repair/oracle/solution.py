@@ -542,8 +542,8 @@ def to_file(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The words and arrays of a file; what could not be read back is rejected at once."""
     if solution.parts:
         raise InputError(
-            "answers about labels behind a head hold a proof per output; save each of "
-            "solution.parts with part.solution.save(path)"
+            "answers about labels or values behind a head hold a proof per output; save each of "
+            ".parts (of a range: .lower.parts and .upper.parts) with part.solution.save(path)"
         )
     header = {name: getattr(solution, name) for name in HEADER}
     header |= {"threshold": float(solution.threshold), "skipped": int(solution.skipped)}

@@ -22,7 +22,7 @@ from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.parts import focus
-from gnn_repair.exposure.pieces import truths_for
+from gnn_repair.exposure.pieces import require_own, truths_for
 from gnn_repair.f1 import micro_scores
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.sets import LOW
@@ -187,9 +187,10 @@ def _check_outputs(exposure: Exposure, labels: bool) -> None:
             "the exposure's outputs are values, and repairs learn classes or labels; ask "
             "value_range what reweighting could do"
         )
+    refit = ", or RefitHead" * (exposure.embedding is not None)
     raise InputError(
         "the exposure's outputs are labels, which this repair cannot learn; use Reweighting, "
-        "SetTranslation, NodeTranslation or RefitHead"
+        f"SetTranslation or NodeTranslation{refit}"
     )
 
 
@@ -216,6 +217,8 @@ def _truths(exposure: Exposure, y: Any, train: Tensor, val: Tensor) -> Tensor:
 
 def _mask(exposure: Exposure, chosen: Any, name: str) -> Tensor:
     """Nodes as a mask, bool [N, S]."""
+    if getattr(chosen, "dtype", None) == torch.bool:
+        require_own(exposure, chosen, name)
     mask = _boolean(chosen, exposure.num_nodes, name).to(exposure.recipients.device)
     if mask.shape[1] not in (1, exposure.num_members):
         raise SplitError(
@@ -242,12 +245,6 @@ def _boolean(chosen: Any, nodes: int, name: str) -> Tensor:
     by_member = isinstance(chosen, Tensor) and chosen.dtype == torch.bool and chosen.dim() == 2
     if by_member and len(chosen) == nodes:
         return cast("Tensor", chosen)
-    numbers = isinstance(chosen, Tensor) and chosen.dtype != torch.bool and chosen.numel() == nodes
-    if numbers and nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all()):
-        raise SplitError(
-            f"{name} is {chosen.dtype}, zeros and ones for all {nodes} nodes; give a boolean mask, "
-            f"such as {name} > 0, or node numbers"
-        )
     picked = as_nodes(chosen, nodes, name)
     mask = torch.zeros(nodes, 1, dtype=torch.bool, device=picked.device)
     return mask.index_fill(0, picked, True)
@@ -257,6 +254,7 @@ def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
     """Labels [N] int64, in range wherever a mask is."""
     if not isinstance(y, Tensor):
         raise InputError(f"y is {type(y).__name__}; give a tensor with a label for each node")
+    require_own(exposure, y, "y")
     if y.shape != (exposure.num_nodes,):
         raise InputError(
             f"y has shape {list(y.shape)}; give it a label for each of "

@@ -6,8 +6,9 @@ import html
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.budget import check_type, check_whole
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, suggestion
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS, title_of
 from gnn_repair.notebook import PagePath
@@ -187,6 +188,10 @@ def _context(context: PageContext | None, words: dict[str, Any]) -> PageContext:
         del words["solution"]
         text = "report(…, solution=) goes away; leave it out"
         warnings.warn(text, DeprecationWarning, stacklevel=3)
+    own = {one.name for one in fields(PageContext)}
+    for name in words.keys() - own:
+        near = suggestion(name, sorted(own | signature(report).parameters.keys()))
+        raise TypeError(f"report() got an unexpected keyword argument {name!r}; {near}")
     return replace(context, **words)
 
 

@@ -194,6 +194,42 @@ def test_an_output_takes_the_place_of_its_like_alone(line, said, places, run):
     assert before == {path: path.read_bytes() for path in before}
 
 
+STORED, OWN = ["report", "--store", "{store}"], ["report", "m.py:x"]
+GIVEN = {
+    "store": "x", "dataset": "cora", "backbone": "gcn", "split": "0", "methods": "paper",
+    "figures": "x", "node": "0", "compare": "1", "digest": "x", "device": "cpu", "root": "x",
+    "out": "x.html", "tolerance": "1", "format": "json", "protocol": "paper", "set": "x=1",
+    "address": "x", "cpus": "1", "gpus": "1",
+}  # fmt: skip
+"""Options that other forms of a command take."""
+
+
+@pytest.mark.parametrize(
+    ("line", "idle", "said"),
+    [
+        (OWN, "store dataset backbone split methods figures node compare digest device root",
+         "with a model of your own"),
+        (["view", "page.html"], "dataset backbone split compare digest device root out",
+         "with a page that is written"),
+        (STORED, "split methods figures compare device root parts", "name one case"),
+        (["view", "{store}"], "split compare device root", "name one case"),
+        (["report"], "node", "without --figures"),
+        (["report"], "digest", "without --store"),
+        (["check", "m.py:x", "--baseline", "b", "--save"], "tolerance format", "with --save"),
+        (study("tables", "--digest", "x"), "protocol set", "with --digest"),
+        (study("run", *SMALL), "address cpus gpus", "without --engine ray"),
+    ],
+    ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else None,
+)  # fmt: skip
+def test_an_option_without_effect_is_refused(line, idle, said, places, run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in idle.split():
+        option = [f"--{name}", *([GIVEN[name]] if name in GIVEN else [])]
+        code, _, err = run(*filled([*line, *option], places))
+        assert code == 2 and f"--{name} has no effect" in err and said in err, err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("name", "target"), [("bench", "bench"), ("selftest", "campaign")])
 def test_a_command_that_left_says_where_it_went(run, name, target):
     code, _, err = run(name, "--minutes", "3")

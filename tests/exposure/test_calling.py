@@ -256,6 +256,7 @@ EDGES = graph().edge_index
         ({"edge_index": EDGES + 9}, ("edge_index", "node 28", "0 to 23")),
         ({"edge_index": EDGES.double()}, ("edge_index", "torch.float64", "integer")),
         ({"edge_index": EDGES.t()}, ("edge_index", "[2, edges]")),
+        ({"x": graph().x[:0], "edge_index": EDGES[:, :0]}, ("no node to classify", "at least one")),
     ],
 )
 def test_data_that_does_not_fit_the_model_is_named(changed: Any, words: tuple[str, ...]) -> None:

@@ -176,7 +176,40 @@ def test_answers_and_files_name_the_graphs_nodes(head: bool, outputs: Any, tmp_p
     "other", [torch.rand(NODES), torch.arange(3), "names", torch.ones(NODES) > 0]
 )
 def test_a_field_of_that_name_that_is_something_else_is_left_alone(other: Any) -> None:
-    assert gr.expose(MODEL, Data(x=GRAPH.x, edge_index=GRAPH.edge_index, n_id=other)).n_id is None
+    data = Data(x=GRAPH.x, edge_index=GRAPH.edge_index, n_id=other)
+    assert gr.expose(MODEL, data).n_id is None
+    data.batch_size = 3  # says that it was sampled
+    with refused("data.n_id", f"each of the {NODES} nodes", "batch_size"):
+        gr.expose(MODEL, data)
+
+
+@pytest.mark.parametrize("outputs", ["classes", "labels", "values"])
+def test_what_is_of_the_whole_graph_is_brought_to_the_sample(outputs: Any) -> None:
+    batch = batch_of(SEEDS)
+    exposure = gr.expose(MODEL, batch, outputs=outputs)
+    y, mask = GRAPH.y if outputs == "classes" else torch.ones(NODES, 4), torch.ones(NODES) > 0
+    own = exposure.local(y)
+    with refused(f"y has {NODES} rows for the {batch.num_nodes} nodes", "exposure.local(y)"):
+        gr.diagnose(exposure, batch, y)
+    assert len(gr.diagnose(exposure, batch, own).to_frame()) == 3 * own[0].numel()
+    with refused(f"nodes has {NODES} rows", "exposure.local(nodes)"):
+        gr.diagnose(exposure, batch, own, mask)
+    if outputs != "values":
+        part, rest = exposure.recipients[:1], exposure.recipients[1:]
+        for given, name in (((y, part, rest), "y"), ((own, mask, rest), "train")):
+            with refused(f"exposure.local({name})"):
+                gr.SetTranslation(epochs=1).fit(exposure, *given)
+
+
+def test_parts_that_cannot_be_joined_are_told_why() -> None:
+    bent = gr.expose(Sage(head=True), batch_of(SEEDS))
+    for parts, words in (
+        ([bent], ("nonlinear head", "frames")),
+        ([], ("nothing",)),
+        ([3], ("int",)),
+    ):
+        with refused("cannot be joined", *words):
+            gr.Exposure.concatenate(parts)
 
 
 @pytest.mark.parametrize("given", [0, -1, 81, 2.0, "3", True])

@@ -200,7 +200,12 @@ def test_unknown_classes_have_no_margin(exposure: Exposure) -> None:
     [
         (torch.zeros(5, dtype=torch.long), ("[5]", "[7]")),
         (torch.zeros(NODES, 1, dtype=torch.long), ("[7, 1]",)),
-        (torch.zeros(NODES), ("torch.float32", "class numbers")),
+        (torch.zeros(NODES), ("torch.float32", "class numbers", "target.long()")),
+        (torch.zeros(NODES) > 0, ("torch.bool", "target.long()")),
+        (torch.full((NODES,), torch.nan), ("torch.float32", "−1 where unknown")),
+        (torch.full((NODES,), 0.5), ("torch.float32", "whole numbers")),
+        (torch.eye(CLASSES)[torch.arange(NODES) % CLASSES], ("[7, 3]", "target.argmax(1)")),
+        (torch.ones(NODES, CLASSES), ("[7, 3]", "outputs='labels'")),
         (torch.full((NODES,), CLASSES), (f"{CLASSES} at node 0", "0 to 2")),
         (torch.tensor([0, 0, 0, -2, 0, 0, 0]), ("-2 at node 3",)),
         ("mine", ("str",)),
@@ -230,6 +235,7 @@ def test_margins_are_of_classes_alone(exposure: Exposure) -> None:
         (torch.tensor([5], dtype=torch.int32), [5]),
         (torch.tensor([5], dtype=torch.uint8), [5]),
         (4, [4]),
+        ([1, 0], [1, 0]),
         ([], []),
         (np.array([]), []),
     ],
@@ -254,6 +260,8 @@ def test_nodes_in_many_forms(nodes: Any, numbers: list[int], exposure: Exposure)
         (None, ("NoneType",)),
         ([[1], [2, 3]], ("list",)),
         ([1j], ("torch.complex64",)),
+        (torch.tensor([0, 1, 1, 0, 0, 0, 1]), ("zeros and ones for all 7 nodes", "nodes.bool()")),
+        (np.array([1, 0, 0, 0, 0, 0, 0], np.uint8), ("zeros and ones", "nodes.bool()")),
     ],
 )
 def test_nodes_that_are_none(nodes: Any, words: tuple[str, ...], exposure: Exposure) -> None:

@@ -207,8 +207,10 @@ def test_a_write_that_breaks_off_leaves_the_old_file(kind, saved, monkeypatch):
 
 FACTORY = """
 import torch
-from torch_geometric.data import Data
-from torch_geometric.nn import SGConv
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import HeteroConv, SAGEConv, Sequential, SGConv, global_mean_pool
+
+import gnn_repair as gr
 
 class Bent(torch.nn.Module):
     def __init__(self):
@@ -225,6 +227,45 @@ def bent():
     data = Data(x=torch.randn(12, 4), edge_index=torch.cat([edges, edges.flip(0)], 1))
     data.y = torch.arange(12) % 3
     return Bent(), data
+
+def tested():
+    model, data = bent()
+    data.test_mask = torch.arange(12) > 7
+    return model, data
+
+def few():
+    return *bent(), [3, 1]
+
+def one_column():
+    model, data = tested()
+    data.y = data.y.unsqueeze(1)
+    return model, data
+
+def exposed():
+    model, data = tested()
+    return gr.expose(model, data), data
+
+def by_name():
+    model, data = bent()
+    return model, {"x": data.x, "edge_index": data.edge_index, "y": data.y}
+
+def typed():
+    _, data = bent()
+    typed = HeteroData()
+    typed["paper"].x, typed["paper"].y = data.x, data.y
+    typed["paper", "cites", "paper"].edge_index = data.edge_index
+    net = HeteroConv({("paper", "cites", "paper"): SAGEConv(4, 3)})
+    called = lambda net, data: net(data.x_dict, data.edge_index_dict)["paper"]
+    return gr.expose(net, typed, forward=called), typed, [2, 5]
+
+def listed():
+    _, data = bent()
+    net = Sequential("x, edge_index, batch", [(SGConv(4, 3), "x, edge_index -> x"),
+                                              (global_mean_pool, "x, batch -> x")])
+    graphs = [data.clone(), data.subgraph(torch.arange(7)), data.subgraph(torch.arange(5))]
+    for number, graph in enumerate(graphs):
+        graph.y = torch.tensor([number])
+    return net, graphs
 
 def wrong():
     return 7
@@ -267,6 +308,35 @@ def test_the_command_says_which_kind_of_answers_a_head_gives(check, tmp_path):
     (tmp_path / "b.json").write_text(json.dumps(content))
     code, out, _ = check(name)
     assert code == 0 and "chance – → " in out
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("bent", range(12)), ("tested", range(8, 12)), ("one_column", range(8, 12)),
+        ("exposed", range(8, 12)), ("by_name", range(12)), ("typed", [2, 5]), ("listed", range(3)),
+    ],
+)  # fmt: skip
+def test_the_command_asks_what_a_diagnosis_asks(check, run, name, asked):
+    name = f"factory_of_check:{name}"
+    code, _, err = check(name, "--save")
+    assert code == 0, err
+    told = json.loads(run("diagnose", name, "--format", "json")[1])["rows"]
+    kept = load_baseline("b.json")
+    assert kept["node"].tolist() == list(asked)
+    assert kept["class"].tolist() == [row["true"] for row in told]
+    assert check(name)[0] == 0
+
+
+def test_chance_is_said_to_be_of_other_answers(check):
+    """Reach is of the answers of both; chance of all that were asked for."""
+    check("factory_of_check:bent", "--save")
+    before = re.search(r"chance (\S+ %)", check("factory_of_check:bent")[1]).group(1)
+    code, out, _ = check("factory_of_check:tested")
+    after = re.search(r"chance (\S+ %)", check("factory_of_check:tested", "--save")[1]).group(1)
+    assert code == 1 and "of 4 answers" in out and f"chance {before} of 12 → {after} of 4\n" in out
+    code, out, _ = check("factory_of_check:few")
+    assert code == 1 and out.startswith("nothing to compare") and "reach" not in out
 
 
 @pytest.mark.parametrize("name", ["leaving", "wrong", "broken", "absent", "nowhere:at_all", "none"])

@@ -176,7 +176,7 @@ def test_progress_in_words(active, best, outputs, said):
 
 # What a fit cannot use is named in one sentence, whichever repair is asked.
 BAD = {
-    "zeros and ones": ({"val": VAL[:, 0].long()}, SplitError, r"val .* val > 0"),
+    "zeros and ones": ({"val": VAL[:, 0].long()}, SplitError, r"val .* val.bool\(\)"),
     "wide": ({"val": VAL[:, [0, 1, 0]]}, SplitError, "val has 3 splits"),
     "overlap": ({"val": VAL | TRAIN}, SplitError, "is in train and in val"),
     "empty": ({"train": TRAIN & torch.tensor([True, False])}, SplitError, "train of member 1"),
@@ -210,6 +210,15 @@ def test_what_a_repair_reads_must_be_there_and_finite():
     ):
         with pytest.raises(InputError, match=said):
             repair.fit(replace(exposure, **change), *MASKS, device="cpu")
+
+
+@pytest.mark.parametrize("embedding", [True, False])
+def test_who_learns_no_labels_names_who_does(embedding):
+    exposure = replace(toy_exposure("gcn"), outputs="labels")
+    exposure = exposure if embedding else replace(exposure, embedding=None)
+    with pytest.raises(InputError, match=r"outputs are labels, .* Reweighting") as caught:
+        REPAIRS["temperature-scaling"]().fit(exposure, *MASKS, device="cpu")
+    assert ("RefitHead" in str(caught.value)) is embedding
 
 
 def test_what_a_repair_of_one_s_own_draws_follows_its_seed():

@@ -84,6 +84,12 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_file(tmp_path, named, opt
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("name", "meant"), [("titel", "title"), ("node", "nodes")])
+def test_a_mistyped_option_is_named(tmp_path, name, meant):
+    with pytest.raises(TypeError, match=rf"report\(\) got .* '{name}'; did you mean '{meant}'"):
+        report(*make_exposure(), tmp_path / "r.html", **{name: 3})
+
+
 def test_results_without_accuracies_are_refused(tmp_path):
     columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
     for lacking in (columns[:3], columns):

@@ -128,7 +128,9 @@ class ValueRange:
         wide = table.shape[1] if table.dim() == 2 else 1
         if not table.shape[:1] or table.shape[0] < nodes or wide < columns:
             noun = self.lower.names.recipient
-            raise InputError(f"y has shape {list(table.shape)}; give a value for every {noun}")
+            raise InputError(
+                f"y has shape {list(table.shape)}; give a value for every {noun} and output, [N, K]"
+            )
         held = as_table(table, (table.shape[0], wide)).cpu().numpy()
         values: Floats = held[self.lower.node, self.lower.target]
         return values

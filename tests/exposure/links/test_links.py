@@ -222,6 +222,13 @@ def test_what_has_no_links_or_no_sums_is_refused_by_name():
         gr.expose_links(EncodeDecode().double(), data)
 
 
+def test_what_is_asked_of_classes_alone_names_what_is_asked_of_links():
+    exposure = gr.expose_links(EncodeDecode().double(), graph())
+    for ask in (gr.nearest_reweighting, gr.class_reach):
+        with pytest.raises(InputError, match="exposure is of links; ask solve, reach, value_range"):
+            ask(exposure, torch.ones(exposure.num_links))
+
+
 def test_forwards_that_take_no_links_say_so():
     lost = Made(lambda self, data: self.inner(data.x, data.edge_index), inner=Encoder())
     data = graph()

@@ -179,6 +179,9 @@ def test_other_questions_are_refused_by_name():
         (lambda: gr.solve(plain, torch.ones(7, 3).long()), "outputs='labels'"),
         (lambda: gr.solve(exposure, torch.full((7, 3), 3)), "y holds 3 for label 0 of node 0"),
         (lambda: gr.reach(values, torch.ones(7, 3)), "outputs are values"),
+        (lambda: gr.class_reach(exposure, [3]), "outputs are labels"),
+        (lambda: gr.solve(values, torch.rand(7, 3)), r"for value 0 of node 0; .*value_range"),
+        (lambda: gr.value_range(values).contains(torch.ones(7)), "every node and output"),
         (lambda: gr.value_range(exposure, outputs=[3]), r"0\.\.2"),
         (lambda: gr.value_range(exposure, outputs=[-1, 1]), r"0\.\.2"),
         (lambda: jointly(plain, truths(14)), "outputs are classes"),
@@ -360,7 +363,7 @@ def test_verdicts_and_ranges_agree_with_what_sampling_finds(bent, answers):
     assert np.median(slack / (ranges.width + 1e-3)) < 0.3
 
 
-def test_a_range_is_shown_with_what_is_attained_and_proved(bent):
+def test_a_range_is_shown_with_what_is_attained_and_proved(bent, tmp_path):
     ranges = gr.value_range(replace(bent, outputs="values"), [2, 5], effort="fast")
     wide = replace(ranges.upper, bound=ranges.upper.bound + 2)
     ranges = ValueRange(replace(ranges.lower, bound=ranges.lower.bound + 1), wide, ranges.frozen)
@@ -376,6 +379,10 @@ def test_a_range_is_shown_with_what_is_attained_and_proved(bent):
         for end, shown in ((ranges.lower, row.messages_low), (ranges.upper, row.messages_high)):
             assert shown == end.key_messages()[i] and end[i].senders() in said
     assert (frame["messages_low"] != frame["messages_high"]).any()
+    with pytest.raises(InputError, match=r"values behind a head .* \.lower\.parts"):
+        ranges.save(tmp_path / "whole")
+    for number, part in enumerate(ranges.lower.parts):
+        part.solution.save(tmp_path / str(number))
 
 
 def test_only_what_a_part_attains_and_proves_may_be_stated(bent):
