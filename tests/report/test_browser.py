@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -186,7 +187,8 @@ def torn(tmp_path_factory):
     held = gather(exposure, y, edge_index=edges, all_classes=True, repairs=logits)
     place = np.arange(200)
     margin = np.select([place % 5 == 1, place % 7 == 3], [np.nan, 5e-8], held.margin)
-    evidence = replace(held, margin=margin)
+    classes = replace(held.classes, chance=np.where(place % 5 == 1, np.nan, held.classes.chance))
+    evidence = replace(held, margin=margin, classes=classes)
     path = tmp_path_factory.mktemp("torn") / "report.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gnn_repair.reporting.writing.gather", lambda *_, **__: evidence)
@@ -254,11 +256,23 @@ def test_every_filter_leaves_its_nodes_in_their_order(browser, torn):
         pd.testing.assert_series_equal(rows[name], expected, check_dtype=False, atol=1e-5)
 
 
-def test_chance_is_the_mean_over_nodes_that_have_one(browser, torn):
-    browser.open(torn[0])
-    planted = "{chance: [0.5, NaN, 0.25], chance_possible: [0.5, NaN, 0.75]}"
-    assert browser.run(f"return chanceAt({planted}, [0, 1, 2])") == [0.375, 0.625]
-    assert browser.run(f"return chanceAt({planted}, [1])") is None
+def test_chance_of_a_cell_is_the_mean_over_nodes_that_have_one(browser, torn):
+    path, e = torn
+    browser.open(path)
+    tip = (
+        "document.querySelector(`[data-cell='${arguments[0]}']`).focus();"
+        " return document.getElementById('tip').textContent"
+    )
+    said, seen = e.predictions[e.nodes], 0
+    for true, predicted in product(range(e.frozen_logits.shape[1]), repeat=2):
+        cell = (e.true_class == true) & (said == predicted)
+        chance = e.classes.chance[cell]
+        if true == predicted or np.isnan(chance).all():
+            continue
+        told = browser.run(tip, f"{true} {predicted}")
+        assert f"chance {100 * np.nanmean(chance):.0f} %" in told
+        seen += np.isnan(chance).any()
+    assert seen
 
 
 def test_one_sentence_is_announced(browser, demo):
