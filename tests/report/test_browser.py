@@ -192,7 +192,12 @@ def torn(tmp_path_factory):
     path = tmp_path_factory.mktemp("torn") / "report.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gnn_repair.reporting.writing.gather", lambda *_, **__: evidence)
-        return report(exposure, y, path), evidence
+        some = {"other": gather(exposure, y, np.flatnonzero(OTHERS), repairs=logits)}
+        return report(exposure, y, path, beside=some), evidence
+
+
+OTHERS = np.arange(200) % 3 != 1
+"""Nodes of the run beside it."""
 
 
 def listed(browser, address: str) -> pd.DataFrame:
@@ -233,6 +238,7 @@ def test_every_filter_leaves_its_nodes_in_their_order(browser, torn):
         "a=0 frozen&b=0 own 1&pair=none": wrong & ~fixed[1],
         "a=0 own 0&b=0 own 1&pair=changed": changed,
         "a=0 frozen&b=0 oracle&pair=b": wrong & can,
+        "a=0 own 0&b=1 own 1&pair=changed": changed & OTHERS[e.nodes],
     }.items():  # fmt: skip
         assert 0 < mask.sum() < 200, address
         assert listed(browser, f"nodes&{address}")["node"].tolist() == e.nodes[mask].tolist()
