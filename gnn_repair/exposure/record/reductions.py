@@ -860,7 +860,7 @@ def _distances(c: OpContext) -> list[Behind]:
 
 
 def _batch_norm(c: OpContext) -> list[Behind]:
-    """By running statistics row by row; by those of the batch a mixture of all rows of a channel."""
+    """By running statistics row by row; by those of the batch a mixture of a channel's rows."""
     flags = [a for a in c.args[5:] if isinstance(a, bool)]
     of_batch = bool(flags and flags[0]) and "no_training" not in c.step.name
     of_batch = of_batch or (len(c.args) > 3 and c.args[3] is None)
