@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.heads.building import (
     AS_REAL,
+    MERGES,
     MIXES,
     Builder,
     Frame,
@@ -297,10 +298,6 @@ CHOOSING = ("index", "masked_select")
 PICKS = (
     "picks entries by values that messages reach, as a boolean mask does; write that with "
     "torch.where"
-)
-MERGES = (
-    "reads nodes and heads along one axis, which cannot be followed; keep the nodes on an axis of "
-    "their own, as scaled_dot_product_attention on [N, heads, tokens, channels] does"
 )
 
 

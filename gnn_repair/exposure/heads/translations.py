@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnn_repair.exposure.heads.building import (
+    MERGES,
     MIXES,
     Builder,
     Frame,
@@ -181,7 +182,7 @@ def _put(
     nodes[places] = own
     inside = nodes[nodes >= 0]
     if inside.unique().numel() < inside.numel():
-        raise Untranslatable(MIXES)
+        raise Untranslatable(MERGES)
     whole = torch.equal(nodes, torch.arange(builder.num_nodes, device=builder.device))
     kept = None if whole else Places(nodes, builder.num_nodes)
     return builder.shown(value, Frame(shape, dim, shape, kept))
