@@ -531,8 +531,9 @@ class Recorder(TorchDispatchMode):
         results = [args[0]] if in_place else tensors_in(out)
         read = [self.record.values[number] for number in step.inputs]
         # Of graphs, which nodes a pool keeps may hang on features; what is counted of them then
-        # does not, but for one-hot codes.
-        picked = [v for v in read if v.floating and name != "scatter"] if self.pooled else []
+        # does not, but for one-hot codes and histograms.
+        counts = name == "scatter" or (name == "index_put" and len(args[1]) > 1)
+        picked = [v for v in read if v.floating] if self.pooled and not counts else []
         live = any(v.live for v in picked or read)
         step.looks = live and not results and out is not None  # a check that raises shows none
         if live:
