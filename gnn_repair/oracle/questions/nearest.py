@@ -46,7 +46,7 @@ from gnn_repair.oracle.problems import (
 )
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
-from gnn_repair.oracle.witness import Gains, compute_gains, describe_gains, percent
+from gnn_repair.oracle.witness import Gains, compute_gains, describe_gains, percent, within
 from gnn_repair.published import REACHABLE
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
@@ -92,6 +92,8 @@ class Nearest:
     """Whether the model itself was run with λ; None: there is no head, and the answer is exact."""
     reason: str = ""
     """Why it is undecided."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     @property
     def share(self) -> float:
@@ -104,7 +106,7 @@ class Nearest:
         return bool(self.moved - self.bound <= NEAREST * self.moved)
 
     def __str__(self) -> str:
-        head = f"{self.names.node(self.node)}, class {self.target}"
+        head = within(f"{self.names.node(self.node)}, class {self.target}", self.scope)
         if self.status != MOVED:
             return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
         says, limit = "", "and no smaller change is enough"
@@ -194,6 +196,7 @@ def _named(
         mass=mass,
         gains=compute_gains(senders, alpha, change),
         names=solution.names,
+        scope=solution.scope,
         **answer,
     )
 

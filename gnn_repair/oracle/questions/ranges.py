@@ -31,6 +31,7 @@ from gnn_repair.oracle.solution import (
     upgrade_file,
 )
 from gnn_repair.oracle.solver import join_parts, name_links, restore_order, solve_labels, solve_part
+from gnn_repair.oracle.witness import about, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,8 +186,8 @@ class ValueRange:
         if not len(low.terms):
             return str(low)
         text = (
-            f"{low.subject} is {self.frozen[index]:.4g}; reweighting takes it from "
-            f"{self.low[index]:.4g} using {low.senders()} to {self.high[index]:.4g} using "
+            f"{within(low.subject, low.scope)} is {self.frozen[index]:.4g}; reweighting takes it "
+            f"from {self.low[index]:.4g} using {low.senders()} to {self.high[index]:.4g} using "
             f"{high.senders()}"
         )
         if self.exact:
@@ -203,7 +204,7 @@ class ValueRange:
         kind = "exact" if self.exact else "attained, within proved bounds"
         return (
             f"ValueRange of {len(self):,} outputs ({kind}): width {np.median(width):.4g} in the "
-            f"median, {width.min():.4g} to {width.max():.4g}"
+            f"median, {width.min():.4g} to {width.max():.4g}{about(self.lower.scope)}"
         )
 
     __repr__ = __str__
