@@ -392,10 +392,9 @@ class ValueDiagnosis(Diagnosis):
     @cached_property
     def _outcome(self) -> dict[str, NDArray[Any]]:
         """Truth, verdict and chance per output of a node."""
-        low, high = self.range.low, self.range.high
-        true = self.range.true_values(self.y)
+        (low, high), true = self.range.ends, self.range.true_values(self.y)
         inside = (low <= true) & (true <= high)
-        outside = (true < self.range.low_bound) | (self.range.high_bound < true)
+        outside = ~inside & ((true < self.range.low_bound) | (self.range.high_bound < true))
         verdict = np.where(inside, CAN, np.where(outside, CANNOT, UNDECIDED))
         chance = np.full(len(true), np.nan)
         pairs = np.stack([self.range.lower.member, self.range.lower.target], 1)
