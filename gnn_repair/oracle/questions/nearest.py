@@ -384,9 +384,11 @@ class Ball:
         around = pieces.with_head(head, logits, exposure.residual)
         return cls(around, alpha, segments[:: aggregate.num_groups].tolist(), term, less)
 
-    def solve(self, target: Integers, effort: Effort) -> tuple[Floats, list[Floats]]:
-        """Bounds [L] of the margins, and α + p − n [K] of the best λ found for each question."""
-        answer = solve_head(self.around, torch.from_numpy(target), effort=effort)
+    def solve(self, target: Integers, effort: Effort, margin: float) -> tuple[Floats, list[Floats]]:
+        """Bounds [L] of the margins, infinite where not below ``margin``, and α + p − n [K] of the
+        best λ found for each question."""
+        below = margin if margin > 0 else np.inf
+        answer = solve_head(self.around, torch.from_numpy(target), effort=effort, below=below)
         moved = answer.dense(self.around)[0]
         whole = self.alpha.index_add(0, self.term, torch.where(self.less, -moved, moved)).numpy()
         return answer.bound, [whole[a:b] for a, b in pairwise(self.ends)]
@@ -685,7 +687,10 @@ def _lower_values(
         position = torch.from_numpy(solution.recipient[left])
         ball = Ball.of(exposure, position, torch.from_numpy(middle))
         for i, d, bound, shares in zip(
-            left.tolist(), middle.tolist(), *ball.solve(solution.target[left], effort), strict=True
+            left.tolist(),
+            middle.tolist(),
+            *ball.solve(solution.target[left], effort, margin),
+            strict=True,
         ):
             if bound < margin:
                 proved[i] = d
