@@ -41,7 +41,7 @@ from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.rates import Mean, Rate, mean_over_nodes
 from gnn_repair.oracle.solution import Solution
-from gnn_repair.oracle.witness import describe_gains, percent
+from gnn_repair.oracle.witness import describe_gains, percent, within
 from gnn_repair.published import count_of, plural
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.evidence import noun_of
@@ -87,6 +87,10 @@ class Diagnosis(ABC):
         """Row i in words."""
 
     @abstractmethod
+    def _lines(self) -> list[str]:
+        """What is printed."""
+
+    @abstractmethod
     def plot(self, ax: Axes | None = None) -> Axes:
         """The figures beside their chance level."""
 
@@ -103,18 +107,20 @@ class Diagnosis(ABC):
         predicted. Per node and label, or per link, ``could_turn`` is the verdict on whether
         reweighting could turn a right prediction over. Per node and value, the true value lies
         between ``low`` and ``high`` where the verdict is ``can``; ``chance`` is the share of other
-        nodes' true values that lie there.
+        nodes' true values that lie there. ``scope`` says what was reweighted where that is not all.
         """
         import pandas as pd
 
-        frame = pd.DataFrame(self._columns())
+        scope = self._solution.scope
+        frame = pd.DataFrame(self._columns() | ({"scope": scope} if scope else {}))
         return frame if frame["member"].any() else frame.drop(columns="member")
 
     def summary(self) -> dict[str, Any]:
         """Counts, reach, chance and excess as plain values, for machines.
 
         Each figure has ``value`` (proved), ``possible`` (not excluded) and the 95 % interval from
-        ``low`` to ``high``, as shares of 1; None where there is nothing to count.
+        ``low`` to ``high``, as shares of 1; None where there is nothing to count. ``scope`` says
+        what was reweighted where that is not all.
         """
         counts: dict[str, Any] = {"selection": self.selection, "asked": len(self._solution)}
         figures = dict(zip(("reach", "chance", "excess"), self._figures, strict=True))
@@ -124,7 +130,8 @@ class Diagnosis(ABC):
             counts[name] = {key: None if np.isnan(x) else float(x) for key, x in entries}
             if isinstance(figure, Rate):
                 counts[name] |= {"hits": figure.hits, "total": figure.total}
-        return counts
+        scope = self._solution.scope
+        return counts | ({"scope": scope} if scope else {})
 
     def explain(self, node: int, member: int = 0) -> str:
         """One node (or link) in a few sentences."""
@@ -152,6 +159,10 @@ class Diagnosis(ABC):
 
     def _repr_html_(self) -> str:
         return html_view(self, self.to_frame())
+
+    def __str__(self) -> str:
+        scope = self._solution.scope
+        return "\n".join([*self._lines(), *[f"All this is about the {scope}."] * bool(scope)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -231,7 +242,8 @@ class ClassDiagnosis(Diagnosis):
         true, predicted = int(self.reach.true[i]), int(self.reach.predicted[i])
         least, counts = self._least(i), self._count_classes(i)
         if true == predicted:
-            return f"{name}: predicted {predicted}, which is right. {counts}"
+            head = within(name, solution.scope)
+            return f"{head}: predicted {predicted}, which is right. {counts}"
         head = f"{name}: predicted {predicted}, true {true}."
         text = str(solution[i]) if least is None else describe_gains(least.gains, least.names)
         text = text[:1].upper() + text[1:]
@@ -262,14 +274,14 @@ class ClassDiagnosis(Diagnosis):
         change = self.changes.answers.get((self._errors[i], int(self.reach.true[i])))
         return change if change is not None and np.isfinite(change.moved) else None
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
         reach, changes = self.reach, self.changes
         total, wrong = len(reach.true), int(reach.wrong.sum())
         origin = self.exposure.origin or "The model"
         members = f", {reach.num_members} members together" if reach.num_members > 1 else ""
         lines = [f"{origin} is wrong about {wrong:,} of {total:,} {self.selection}{members}."]
         if not wrong:
-            return lines[0]
+            return lines
         lines.append(
             "The true class could win by weighing the same messages differently: error reach "
             f"{reach.words('error')}."
@@ -299,7 +311,7 @@ class ClassDiagnosis(Diagnosis):
                 )
             closest = self._sentence(list(self._errors)[int(np.argmin(true_shares))])
             lines += [sentence, "Closest: " + closest.split(" The largest margin:")[0]]
-        return "\n".join(lines)
+        return lines
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -341,13 +353,13 @@ class LabelDiagnosis(Diagnosis):
         subject, verb = self._solution.subject(i), "is" if self.reach.predicted[i] else "is not"
         if self.reach.wrong[i]:
             return f"{subject}: {verb} predicted, wrongly. {self._solution[i]}."
-        return f"{subject}: {verb} predicted, rightly."
+        return f"{within(subject, self._solution.scope)}: {verb} predicted, rightly."
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Per label, the share of errors that could be undone beside that of right labels lost."""
         return plots.labels(self.reach, ax=ax)
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
         reach, solution, wrong = self.reach, self._solution, int(self.reach.wrong.sum())
         nodes = self.exposure.mixture if isinstance(self.exposure, LinkExposure) else self.exposure
         origin = nodes.origin or "The model"
@@ -362,7 +374,7 @@ class LabelDiagnosis(Diagnosis):
                 f"Of those that are right, so many could be lost in the same way: chance "
                 f"{reach.chance}, excess {reach.excess.words(100, sign='+', unit=' points')}."
             )
-        return "\n".join(lines)
+        return lines
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -380,10 +392,9 @@ class ValueDiagnosis(Diagnosis):
     @cached_property
     def _outcome(self) -> dict[str, NDArray[Any]]:
         """Truth, verdict and chance per output of a node."""
-        low, high = self.range.low, self.range.high
-        true = self.range.true_values(self.y)
+        (low, high), true = self.range.ends, self.range.true_values(self.y)
         inside = (low <= true) & (true <= high)
-        outside = (true < self.range.low_bound) | (self.range.high_bound < true)
+        outside = ~inside & ((true < self.range.low_bound) | (self.range.high_bound < true))
         verdict = np.where(inside, CAN, np.where(outside, CANNOT, UNDECIDED))
         chance = np.full(len(true), np.nan)
         pairs = np.stack([self.range.lower.member, self.range.lower.target], 1)
@@ -434,7 +445,7 @@ class ValueDiagnosis(Diagnosis):
         """The interval of every output over its true value."""
         return plots.intervals(self.range, self._outcome["true"], ax=ax)
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
         true = self._outcome["true"]
         error = np.abs(self.range.frozen - true)[~np.isnan(true)]
         lines = [
@@ -452,7 +463,7 @@ class ValueDiagnosis(Diagnosis):
                 f"{excess.words(100, sign='+', unit=' points')}."
             )
         lines.append(f"The interval is {np.median(self.range.width):.4g} wide (median).")
-        return "\n".join(lines)
+        return lines
 
 
 def diagnose(

@@ -49,6 +49,7 @@ from gnn_repair.exposure.views import describe, one_line, read_pieces, term_fram
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.notebook import html_view
+from gnn_repair.published import REACHABLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +58,8 @@ LAST_HOP = "last hop only"
 """Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
 SAMPLED = "sampled subgraph"
 """Said by every answer about one: of the whole graph it may be untrue."""
+SMALL = 1000
+"""Of logits below so many times what counts as a win, a notable part of the wins does not count."""
 BY_MEMBER = (
     "coefficients",
     "contributions",
@@ -221,10 +224,16 @@ class Exposure:
 
     @property
     def scope(self) -> str:
-        """What is reweighted where that is not all, such as ``last hop only``; else empty."""
+        """What is reweighted where that is not all, such as ``last hop only``, and how large logits
+        are where wins may be too small to count; else empty."""
         parts = [LAST_HOP] * any(LAST_HOP in group.rule for group in self.groups)
         beside = [str(part) for part in self.held if part.beside]
         parts += [f"model with {' and '.join(beside)} held"] if beside else []
+        z = self.frozen_logits
+        spread = z.amax(2) - z.amin(2) if self.outputs == "classes" else z.abs()
+        scale = float(spread.max()) if spread.numel() and self.outputs != "values" else 0.0
+        small = 0 < scale < SMALL * REACHABLE
+        parts += [f"logits of scale {scale:.1g}, where a win takes {REACHABLE:g}"] * small
         return ", ".join([*parts, *[SAMPLED] * (self.n_id is not None)])
 
     @property

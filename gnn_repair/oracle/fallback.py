@@ -152,10 +152,14 @@ def _carefully(reduced: Instance, weights: Floats, best: Answer, highs: Highs) -
 
 
 def _better(one: Answer, other: Answer) -> Answer:
-    """The answer that says more: settled, then with the smaller gap, then the later."""
+    """The answer that says more, the later of equals; of two that are not certified the larger
+    margin with its λ, and the smaller bound with its w."""
     ranks = [{FAILED: 0, UNCERTIFIED: 1}.get(answer.status, 2) for answer in (one, other)]
-    closer = ranks == [1, 1] and one.bound - one.margin < other.bound - other.margin
-    return one if ranks[0] > ranks[1] or closer else other
+    if ranks == [1, 1]:
+        high = max((other, one), key=lambda answer: answer.margin)
+        low = min((other, one), key=lambda answer: answer.bound)
+        return replace(low, margin=high.margin, terms=high.terms, coefficients=high.coefficients)
+    return one if ranks[0] > ranks[1] else other
 
 
 def _first_unit(problem: Instance, weights: Floats) -> float:
@@ -312,8 +316,12 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float) -> A
     weights[problem.rivals] = duals
     terms, used = problem.terms[active], coefficients[active]
     answer = Answer(proof.margin, proof.bound, weights, terms, used)
-    reason = proof.doubt(accept)
-    return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
+    if not (reason := proof.doubt(accept)):
+        return answer
+    # γ is between the two for sure, so that a verdict is a proof and not a matter of rounding.
+    margin = proof.margin - BLUR * proof.margin_size
+    bound = proof.bound + BLUR * proof.bound_size
+    return replace(answer, margin=margin, bound=bound, status=UNCERTIFIED, reason=reason)
 
 
 def pass_oracle(highs: Any, problem: Instance, unit: float, pinned: float | None = None) -> Floats:

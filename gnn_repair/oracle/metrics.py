@@ -55,6 +55,7 @@ from gnn_repair.oracle.rates import (
 )
 from gnn_repair.oracle.solution import Solution, require_class_answers, write_frame
 from gnn_repair.oracle.solver import solve
+from gnn_repair.oracle.witness import about
 from gnn_repair.published import count_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class ClassReach:
     """[M, C]: that, or it was proved that none does."""
     noun: str = field(default="node", kw_only=True)
     """What has one row."""
+    scope: str = field(default="", kw_only=True)
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     @property
     def verdict(self) -> NDArray[np.str_]:
@@ -108,7 +111,7 @@ class ClassReach:
         left = int((~self.decided).sum())
         words = f"; {left:,} of {self.decided.size:,} undecided" if left else ""
         of = count_of(len(self.node), self.noun)
-        return f"classes within reach of {of}: " + ", ".join(parts) + words
+        return f"classes within reach of {of}: " + ", ".join(parts) + words + about(self.scope)
 
     __repr__ = __str__
 
@@ -141,7 +144,7 @@ def _by_class(solution: Solution, classes: int) -> ClassReach:
     arrays = (solution.margin, solution.bound, solution.reachable, solution.decided)
     each: Iterator[Any] = (array.reshape(-1, classes) for array in arrays)
     of = solution.member[::classes], solution.node[::classes]
-    return ClassReach(*of, *each, noun=solution.names.recipient)
+    return ClassReach(*of, *each, noun=solution.names.recipient, scope=solution.scope)
 
 
 # Reach --------------------------------------------------------------------------------------------
@@ -786,6 +789,6 @@ def summarise_labels(exposure: Any, own: Solution, other: Solution) -> LabelReac
         return np.where(own.wanted[:, None], np.stack([false, true], 1), np.stack([true, false], 1))
 
     names = ("margin", "bound", "reachable", "decided")
-    classes = ClassReach(own.member, own.node, *(sides(name) for name in names))
+    classes = ClassReach(own.member, own.node, *(sides(name) for name in names), scope=own.scope)
     predicted = np.asarray(own.frozen(exposure)["predicted"]).astype(int)
     return LabelReach(classes, own.wanted.astype(int), predicted, own, own.skipped, own.scope)

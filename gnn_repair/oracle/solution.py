@@ -38,7 +38,7 @@ from gnn_repair.oracle.problems import (
     require_exposure,
     whole_number,
 )
-from gnn_repair.oracle.witness import Witness
+from gnn_repair.oracle.witness import Witness, about
 from gnn_repair.published import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ class Solution:
             active = f"{mean:.2f} messages used on average, " if counts[0] else ""
             gap = f"largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
             lines.append(f"  by {self.method}: {solved or 'none'}; {active}{gap}")
-        return "\n".join(lines) + (f"; about the {self.scope}" if self.scope else "")
+        return "\n".join(lines) + about(self.scope)
 
     __repr__ = __str__
 

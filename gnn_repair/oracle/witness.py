@@ -29,6 +29,16 @@ NAMED_ABOVE = 0.01
 """The share of all gains that a named one exceeds; smaller ones are counted."""
 
 
+def within(subject: str, scope: str) -> str:
+    """What one answer is about, with what of the model was reweighted where that is not all."""
+    return f"{subject} ({scope})" if scope else subject
+
+
+def about(scope: str) -> str:
+    """The same after the words of many answers."""
+    return f"; about the {scope}" if scope else ""
+
+
 @dataclass(frozen=True, eq=False)
 class Witness:
     """One question's answer; printed, a sentence that its λ and its proof show."""
@@ -73,7 +83,7 @@ class Witness:
         return self._at(self.margin)
 
     def __str__(self) -> str:
-        head = self.subject + (f" ({self.scope})" if self.scope else "")
+        head = within(self.subject, self.scope)
         if self.status == STATUS[FAILED]:
             return f"{head}: no answer ({self.reason})"
         if self.wanted is not None:

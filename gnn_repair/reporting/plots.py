@@ -134,7 +134,8 @@ def intervals(found: ValueRange, true: Any, *, ax: Axes | None = None) -> Axes:
     """The values that each output can take, over its true value [L]."""
     check_type("found", found, ValueRange, "what value_range returns")
     axes, truth = _axes(ax), np.asarray(true, float)
-    inside = (found.low <= truth) & (truth <= found.high)
+    low, high = found.ends
+    inside = (low <= truth) & (truth <= high)
     for rows, name, colour in (
         (inside, "true value within reach", REACHED),
         (~inside & ~np.isnan(truth), "out of reach", RIVAL),

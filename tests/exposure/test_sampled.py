@@ -141,8 +141,29 @@ def test_a_sample_is_a_model_of_its_own(whole, fanout: int | None, hops: int) ->
     y = exposure.local(GRAPH.y)
     answers, truth = gr.solve(exposure, y), gr.solve(whole, GRAPH.y, SEEDS)
     assert all("(sampled subgraph)" in str(witness) for witness in answers)
-    assert "sampled subgraph" in str(gr.reach(exposure, y)) and "sampled" in str(answers)
     assert "sampled" not in str(truth[0])
+
+
+@pytest.mark.parametrize("outputs", ["classes", "labels", "values"])
+def test_every_answer_says_that_it_is_about_a_sample(whole, outputs: Any) -> None:
+    exposure = gr.expose(MODEL, batch_of(SEEDS), outputs=outputs)
+    y = exposure.local(GRAPH.y) if outputs == "classes" else torch.ones(exposure.num_nodes, 4)
+    answers: list[Any] = [gr.solve(exposure, y)]
+    if outputs == "classes":
+        asked = y, exposure.recipients[:1]
+        near, stable = gr.nearest_reweighting, gr.stable_evidence
+        answers += [gr.class_reach(exposure), gr.oracle.relaxed_margins(exposure, y)]
+        answers += [near(exposure, *asked)[0], stable(exposure, *asked)[0]]
+    else:
+        answers.append(gr.value_range(exposure))
+    diagnosis = gr.diagnose(exposure, y=y, nodes=exposure.recipients)
+    answers += [diagnosis, diagnosis.summary(), diagnosis._repr_html_()]
+    answers += [diagnosis.explain(node) for node in SEEDS.tolist()]
+    answers += [] if outputs == "values" else [gr.reach(exposure, y)]
+    assert all("sampled subgraph" in str(answer) for answer in answers), answers
+    assert set(diagnosis.to_frame()["scope"]) == {"sampled subgraph"}
+    all_of_it = gr.diagnose(whole, y=GRAPH.y, nodes=SEEDS)
+    assert "scope" not in all_of_it.to_frame() and "about the" not in str(all_of_it)
 
 
 @pytest.mark.parametrize("head", [False, True])

@@ -152,10 +152,12 @@ def diagnosed(outputs: str) -> Callable[..., Rows]:
         found, rows = gr.diagnose(e, y=y, nodes=nodes), {}
         if "member" not in (frame := found.to_frame()):
             frame.insert(0, "member", 0)
-        frame = frame.drop(columns=[n for n in frame if "messages" in n or n == "smallest_change"])
+        words = [n for n in frame if "messages" in n or n in ("smallest_change", "scope")]
+        frame = frame.drop(columns=words)
         for row in frame.to_dict("records"):
             member, node = row.pop("member"), row.pop("node")
             said, key = found.explain(node, member), next(iter(row))
+            said = said.replace(" (sampled subgraph)", "")
             if outputs == "classes":
                 key, predicted = "true", row.pop("predicted")
                 assert said.startswith(f"node {node}: predicted {predicted}")

@@ -78,6 +78,24 @@ def test_one_threshold_everywhere():
     assert solution.active_above(1.5).tolist() == [0, 0, 0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("scale", "small"), [(0, False), (2e-9, True), (0.9e-4, True), (1.1e-4, False)]
+)
+@pytest.mark.parametrize("outputs", ["classes", "labels"])
+def test_answers_about_logits_too_small_for_the_threshold_say_so(scale, small, outputs):
+    whole = replace(two_members(), outputs=outputs)  # whose logits are 2, beside 0
+    names = ("contributions", "fixed_logits", "frozen_logits")
+    parts = {name: getattr(whole, name) * scale / 2 for name in names}
+    if scale and outputs == "classes":  # what all classes have is no difference
+        parts |= {name: parts[name] + 1 for name in names[1:]}
+    exposure = replace(whole, **parts)
+    words = f"logits of scale {scale:.1g}, where a win takes 1e-07" if small else ""
+    assert exposure.scope == words
+    solution = solve(exposure, Y if outputs == "classes" else True)
+    assert words in str(solution) and words in str(solution[0])
+    assert replace(exposure, outputs="values").scope == ""
+
+
 # Frames of exposures, solutions and reach.
 
 

@@ -16,7 +16,7 @@ from benchmarks.oracle import synthetic
 from gnn_repair.oracle import fallback, nearest_reweighting, solve, stable_evidence
 from gnn_repair.oracle import lps as solver
 from gnn_repair.oracle.fallback import solve_exactly
-from gnn_repair.oracle.problems import Tables, build_lp
+from gnn_repair.oracle.problems import UNCERTIFIED, Tables, build_lp
 from gnn_repair.oracle.simplex import (
     GAMMA,
     GROUP,
@@ -119,8 +119,8 @@ def test_a_tie_is_told_from_a_win_at_any_size(size):
 
 
 def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):
-    """No tolerance is small enough to be met: margin and bound stay, and say so; of several pairs
-    those that are nearest to each other."""
+    """No tolerance is small enough to be met: margin and bound stay, and say so; of several answers
+    the best of each."""
     tried, by_highs = dict[int, list[Any]](), fallback.Highs.solve
 
     def noted(self, problem, *given):
@@ -132,8 +132,9 @@ def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):
     exposure = mixed(3, 1e12, count=60)
     solution = solve(exposure, "all", threads=1)
     left = np.flatnonzero(solution.status == 4)
-    for gap, answers in zip(solution.gap[left], tried.values(), strict=True):
-        assert gap <= min(one.bound - one.margin for one, _ in answers)
+    for i, answers in zip(left, tried.values(), strict=True):
+        assert solution.margin[i] >= max(one.margin for one, _ in answers)
+        assert solution.bound[i] <= min(one.bound for one, _ in answers)
     verdict = solution.check(exposure)
     assert len(left) and verdict.uncertified == len(left) and not verdict.ok
     for i in left:
@@ -142,6 +143,37 @@ def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):
         assert solution.reasons[int(i)] in str(solution[int(i)])
     decided = (solution.margin > 1e-7) | (solution.bound <= 1e-7)
     np.testing.assert_array_equal(solution.decided[left], decided[left])
+
+
+def test_the_larger_margin_and_the_smaller_bound_are_of_different_answers():
+    both = np.array([[1.0, 0.0], [0.0, 1.0]])
+    parts = (both[0], np.array([0]), np.ones(1)), (both[1], np.array([1]), np.full(1, 2.0))
+    far, near = (
+        fallback.Answer(margin, bound, *part, status=UNCERTIFIED)
+        for (margin, bound), part in zip(((-1.0, 3.0), (-7.0, 0.0)), parts, strict=True)
+    )
+    for pair in ((far, near), (near, far)):
+        best = fallback._better(*pair)
+        assert (best.margin, best.bound, best.status) == (-1, 0, UNCERTIFIED)
+        assert (best.terms, best.coefficients) == (far.terms, far.coefficients)
+        assert (best.weights == near.weights).all()
+
+
+def test_rounding_decides_no_verdict(monkeypatch):
+    """Of numbers whose rounding is worth more than the threshold γ lies between margin and bound
+    as fractions, whatever floats say."""
+    monkeypatch.setattr(fallback, "LIMIT", 0)
+    rng, nodes = np.random.default_rng(0), []
+    for mass, lead in rng.uniform(1, 2, (60, 2)) * [1, 1e15]:
+        nodes.append((np.array([-mass * lead, 0.0]), [(np.array([mass]), np.array([[lead, 0]]))]))
+    exposure = exposure_of(nodes)
+    solution = solve(exposure, torch.zeros(60, dtype=torch.long), threads=1)
+    exact = [exact_margin(problem) for problem in instances(exposure, solution)]
+    assert (solution.status == UNCERTIFIED).sum() > 40
+    assert any(one > Fraction(1e-7) for one in exact) and min(exact) < 0
+    for i in np.flatnonzero(solution.status == UNCERTIFIED):
+        assert Fraction(solution.margin[i]) <= exact[i] <= Fraction(solution.bound[i])
+        assert not solution.decided[i]
 
 
 @pytest.mark.parametrize("size", [1e9, 1e15])

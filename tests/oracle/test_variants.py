@@ -79,6 +79,37 @@ def _nearest_by_scipy(problem, alpha, margin):
     return linprog(cost, limits, right, masses, problem.mass, method="highs").fun
 
 
+@pytest.mark.parametrize("need", [1e-3, 1e-6, 1e-9, 1e-11])
+def test_the_nearest_of_small_changes_is_nearest_beside_what_moves(need):
+    """As much less moves as is needed less: the same program in other units."""
+    rng = np.random.default_rng(int(-np.log10(need)))
+    for _ in range(20):
+        alpha, table = rng.uniform(0.5, 1, 9), rng.normal(size=(9, 4))
+        lead = np.append(0, need * rng.random(3))
+        moved = []
+        for size in (1, 1e-4 / need):  # little enough that no message loses all of its weight
+            exposure = exposure_of([(size * lead - alpha @ table, [(alpha, table)])])
+            y = torch.tensor([0])
+            (found,) = nearest_reweighting(exposure, y, margin=0.1 * size * need, threads=1)
+            if found.status == "unreachable":
+                break
+            assert found.status == "moved" and found.proved
+            rounding = max(1e-6, 1e-14 / need)
+            assert found.bound == pytest.approx(found.moved, rel=rounding)
+            moved.append(found.moved / size)
+        else:
+            assert moved[0] == pytest.approx(moved[1], rel=rounding)
+
+
+def test_a_change_that_is_not_proved_nearest_is_not_called_so():
+    exposure, y = setting("gaussian", 15)
+    found = next(a for a in nearest_reweighting(exposure, y, margin=0.1) if a.status == "moved")
+    assert found.proved and "no smaller change is enough" in str(found)
+    loose = replace(found, bound=0.98 * found.moved)
+    assert not loose.proved and "not proved nearest: at least" in str(loose)
+    assert str(replace(found, bound=0.0)).endswith("not proved nearest")
+
+
 @pytest.mark.parametrize("best", [5e-8, 2e-7, 5e-7, 2e-6])
 @pytest.mark.parametrize("tail", [False, True])
 def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):

@@ -19,7 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -469,8 +469,9 @@ class Concatenate(Linear):
 # line of slope s above f on [l, u] needs only the points where f′ = s; ``touching`` lists them.
 
 Pointwise = Callable[[Tensor, Tensor], Tensor]
-BISECTIONS = 42
-"""Halvings of an interval of length 60 at most: to 1e-11, which enters in second order."""
+CELLS, BISECTIONS = 1 << 16, 18
+"""Parts of an interval of length 60 at most, looked up, and halvings of a part: to 4e-9, which
+enters in second order."""
 SAFETY = 1e-13
 """Relative widening of a line's constant: values of f and of the touching point are good to a few
 units in the last place, and the touching point enters in second order."""
@@ -598,19 +599,36 @@ def _tanh(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
     return (point, -point)
 
 
+SIGNS = torch.tensor([[-1.0], [1.0], [-1.0]], dtype=torch.float64)
+"""Of the three parts of f′: whether it rises."""
+
+
 def _bisected(
     slope: Pointwise, turns: tuple[float, float], wanted: Tensor, parameter: Tensor
 ) -> tuple[Tensor, ...]:
     """f′ falls, rises between two ``turns`` and falls again: at most one point in each part."""
-    shape = (3, *[1] * wanted.dim())
-    ends = torch.tensor([[-60.0, *turns], [*turns, 60.0]], dtype=torch.float64)
-    low, high = (end.view(shape).expand(3, *wanted.shape) for end in ends)
-    sign = torch.tensor([-1.0, 1.0, -1.0], dtype=torch.float64).view(shape)
+    (points, values), shape = _cells(slope, turns), wanted.shape
+    wanted = SIGNS * wanted.reshape(1, -1)
+    cell = torch.searchsorted(values, wanted).clamp(1, CELLS)
+    low, high = points.gather(1, cell - 1), points.gather(1, cell)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        beyond = sign * (slope(middle, parameter) - wanted) > 0
+        beyond = _rising(slope, middle) > wanted
         low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
-    return low.unbind(0)
+    return low.view(3, *shape).unbind(0)
+
+
+def _rising(slope: Pointwise, points: Tensor) -> Tensor:
+    """f′ at points of its three parts, [3, n], −f′ where it falls."""
+    return slope(points, points) * SIGNS
+
+
+@cache
+def _cells(slope: Pointwise, turns: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """The ends of the cells of the three parts, [3, CELLS + 1], and what rises there."""
+    ends = ((-60.0, turns[0]), turns, (turns[1], 60.0))
+    points = torch.stack([torch.linspace(*end, CELLS + 1, dtype=torch.float64) for end in ends])
+    return points, _rising(slope, points).cummax(1).values
 
 
 def _gelu_slope(y: Tensor, _: Tensor) -> Tensor:

@@ -255,6 +255,7 @@ def solve_head(
     *,
     method: str = "simplex",
     effort: Effort = "normal",
+    below: float = np.inf,
 ) -> Solution:
     """Whether reweighting can make a class win, for a model whose mixture is followed by a head.
 
@@ -264,6 +265,7 @@ def solve_head(
         nodes: a mask [N], node numbers, or None for all.
         method: ``simplex``; general solvers know nothing of heads.
         effort: ``fast`` (no cases), ``normal``, ``full``, or processor seconds per question.
+        below: a bound that is not below this is stated as infinite, its proof not recomputed.
     """
     if method != "simplex":
         raise InputError(f'a model with a head is solved by method "simplex", not "{method}"')
@@ -275,7 +277,8 @@ def solve_head(
     _decide(exposure, questions, budget)
     proofs, margin = _proofs(base, questions), questions.confirmed
     # A bound is stated as its proof shows it when it is recomputed by other code.
-    stated = np.isfinite(questions.raw)
+    most = below / REACHABLE * questions.win.clip(min=1e-300)
+    stated = np.isfinite(questions.raw) & (questions.raw <= most)
     bound = proved_bounds(proofs, exposure, asked.position, asked.target, stated)
     reasons = _reasons(exposure, questions, bound, budget)
     indptr, terms, coefficients = _supports(base, asked.position, questions.kept)

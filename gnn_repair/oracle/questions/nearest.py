@@ -26,6 +26,7 @@ from torch import Tensor
 from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, cut_terms, require_outputs
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
+from gnn_repair.oracle.certificate import ROUNDING
 from gnn_repair.oracle.fallback import SMALLEST
 from gnn_repair.oracle.heads.search import derivative, replay_margins, to_cpu, worst
 from gnn_repair.oracle.heads.solve import NAMED, Effort, EffortLimit, solve_head
@@ -46,7 +47,7 @@ from gnn_repair.oracle.problems import (
 )
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
-from gnn_repair.oracle.witness import Gains, compute_gains, describe_gains, percent
+from gnn_repair.oracle.witness import Gains, compute_gains, describe_gains, percent, within
 from gnn_repair.published import REACHABLE
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
@@ -55,6 +56,8 @@ NEAREST = 1e-2
 SETTLED = 1000 * TIGHT
 """What an answer may violate, relative to the numbers in question: highspy's tolerance holds for
 its scaled numbers, and scaling back costs a few digits."""
+SURE = 1 - SETTLED
+"""What w is multiplied by to be dual feasible beyond highspy's tolerance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +95,8 @@ class Nearest:
     """Whether the model itself was run with λ; None: there is no head, and the answer is exact."""
     reason: str = ""
     """Why it is undecided."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     @property
     def share(self) -> float:
@@ -104,16 +109,16 @@ class Nearest:
         return bool(self.moved - self.bound <= NEAREST * self.moved)
 
     def __str__(self) -> str:
-        head = f"{self.names.node(self.node)}, class {self.target}"
+        head = within(f"{self.names.node(self.node)}, class {self.target}", self.scope)
         if self.status != MOVED:
             return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
-        says, limit = "", "and no smaller change is enough"
+        says, limit = "", f"at least {percent(self.bound / self.mass)} must move"
+        if not self.proved:
+            limit = "not proved nearest" + f": {limit}" * (self.bound > 0)
         if self.replayed is not None:
             says = f" ({'the model itself' if self.replayed else 'its head'} says so)"
-            least = f"at least {percent(self.bound / self.mass)} must move"
-            limit = least if self.proved else f"not proved nearest: {least}"
-        if self.replayed is not None and self.bound <= 0:
-            limit = "not proved nearest"
+        elif self.proved:
+            limit = "and no smaller change is enough"
         return (
             f"{head}: {describe_gains(self.gains, self.names)} would be enough{says}; "
             f"{percent(self.share)} of the mass moves, {limit}"
@@ -194,6 +199,7 @@ def _named(
         mass=mass,
         gains=compute_gains(senders, alpha, change),
         names=solution.names,
+        scope=solution.scope,
         **answer,
     )
 
@@ -222,9 +228,10 @@ def _run(
     """λ − α [K] and w [R]; None where highspy finds no optimum.
 
     min Σ p over λ = α + p − n: p ≥ 0, 0 ≤ n ≤ α, Σ_g p = Σ_g n, gains ≥ need; p and n are in
-    multiples of ``unit / lengths``.
+    multiples of ``step · unit / lengths``: where little is needed, tolerances are of little.
     """
     (count, rivals), groups, share = problem.gaps.shape, len(problem.mass), unit / lengths
+    step = float(need.max()) / unit
     index = np.empty((2 * count, rivals + 1), np.int64)
     index[:, :rivals] = np.arange(rivals)
     index[:, rivals] = rivals + np.tile(problem.group, 2)
@@ -233,8 +240,8 @@ def _run(
         highs,
         np.concatenate([share, np.zeros(count)]),
         np.zeros(2 * count),
-        np.concatenate([np.full(count, np.inf), alpha / share]),
-        np.concatenate([need / unit, np.zeros(groups)]),
+        np.concatenate([np.full(count, np.inf), alpha / (step * share)]),
+        np.concatenate([need / (step * unit), np.zeros(groups)]),
         np.concatenate([np.full(rivals, np.inf), np.zeros(groups)]),
         (
             np.arange(2 * count + 1) * (rivals + 1),
@@ -247,7 +254,7 @@ def _run(
         return None
     solution = highs.getSolution()
     values = np.array(solution.col_value)
-    change = (values[:count] - values[count:]) * unit / lengths
+    change = (values[:count] - values[count:]) * step * share
     return change, np.array(solution.row_dual)[:rivals].clip(min=0.0) / unit
 
 
@@ -274,7 +281,8 @@ def _settled(
 ) -> tuple[float, float, Floats, Floats] | None:
     """What moves, its bound, λ − α [K] and w [R]; ``optimum`` holds the terms the oracle uses.
 
-    None unless λ is admissible and reaches the margin, and no smaller change is enough.
+    None unless λ is admissible and reaches the margin, and its bound is near, beside the mass;
+    ``proved`` says whether it is near beside what moves.
     """
     problem, alpha, size = _in_shares(problem, alpha)
     lengths, unit = _lengths(problem, need, optimum)
@@ -284,14 +292,17 @@ def _settled(
     change, duals = solved
     mass = problem.mass
     # highspy leaves rounding behind; against a huge gap even that may matter.
-    active = np.abs(change) * lengths > 1e-12 * mass.max() * unit
-    moved, change = float(np.abs(change[active]).sum() / 2), np.where(active, change, 0.0)
-    bound, lam = moved_bound(problem, alpha, need, duals), alpha + change
+    steps = np.abs(change) * lengths
+    change = np.where(steps > 1e-12 * steps.max(), change, 0.0)
+    moved, lam = float(np.abs(change).sum() / 2), alpha + change
+    # Any w proves a bound: where little moves, one that is surely dual feasible may prove more.
+    duals = max((duals, SURE * duals), key=lambda w: moved_bound(problem, alpha, need, w))
+    bound = moved_bound(problem, alpha, need, duals)
     reached = problem.fixed + lam @ problem.gaps
     sizes = np.abs(problem.fixed) + np.abs(lam) @ np.abs(problem.gaps)
     sums = np.bincount(problem.group, lam, len(mass))
     settled = (
-        (reached >= margin - SETTLED * sizes).all()
+        (reached >= margin - SETTLED * need.max() - ROUNDING * sizes).all()
         and (reached.min() > 0 or margin <= 0)
         and (lam >= -SETTLED * mass[problem.group]).all()
         and (np.abs(sums - mass) <= SETTLED * mass).all()
@@ -373,9 +384,11 @@ class Ball:
         around = pieces.with_head(head, logits, exposure.residual)
         return cls(around, alpha, segments[:: aggregate.num_groups].tolist(), term, less)
 
-    def solve(self, target: Integers, effort: Effort) -> tuple[Floats, list[Floats]]:
-        """Bounds [L] of the margins, and α + p − n [K] of the best λ found for each question."""
-        answer = solve_head(self.around, torch.from_numpy(target), effort=effort)
+    def solve(self, target: Integers, effort: Effort, margin: float) -> tuple[Floats, list[Floats]]:
+        """Bounds [L] of the margins, infinite where not below ``margin``, and α + p − n [K] of the
+        best λ found for each question."""
+        below = margin if margin > 0 else np.inf
+        answer = solve_head(self.around, torch.from_numpy(target), effort=effort, below=below)
         moved = answer.dense(self.around)[0]
         whole = self.alpha.index_add(0, self.term, torch.where(self.less, -moved, moved)).numpy()
         return answer.bound, [whole[a:b] for a, b in pairwise(self.ends)]
@@ -674,7 +687,10 @@ def _lower_values(
         position = torch.from_numpy(solution.recipient[left])
         ball = Ball.of(exposure, position, torch.from_numpy(middle))
         for i, d, bound, shares in zip(
-            left.tolist(), middle.tolist(), *ball.solve(solution.target[left], effort), strict=True
+            left.tolist(),
+            middle.tolist(),
+            *ball.solve(solution.target[left], effort, margin),
+            strict=True,
         ):
             if bound < margin:
                 proved[i] = d

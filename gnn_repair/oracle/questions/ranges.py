@@ -18,7 +18,7 @@ from gnn_repair.exposure.pieces import as_table, require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, html_view
-from gnn_repair.oracle.certificate import Verification
+from gnn_repair.oracle.certificate import ROUNDING, Verification
 from gnn_repair.oracle.heads.search import to_cpu
 from gnn_repair.oracle.lps import check_threads
 from gnn_repair.oracle.problems import Floats, Problems, pose_label_problems, require_exposure
@@ -31,6 +31,7 @@ from gnn_repair.oracle.solution import (
     upgrade_file,
 )
 from gnn_repair.oracle.solver import join_parts, name_links, restore_order, solve_labels, solve_part
+from gnn_repair.oracle.witness import about, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,8 @@ class ValueRange:
 
     The prediction is a continuous function on a connected set of reweightings, so it takes every
     value between the two ends; of an affine model it takes no other. After a nonlinear head the
-    ends that λ attain lie within the bounds that are proved.
+    ends that λ attain lie within the bounds that are proved. α is one of the reweightings: however
+    sums are rounded, the prediction lies between the ends.
     """
 
     lower: Solution
@@ -65,22 +67,29 @@ class ValueRange:
     @property
     def low(self) -> Floats:
         """[L]: the smallest value that a λ attains."""
-        return self.lower.value
+        return np.minimum(self.lower.value, self.frozen)
 
     @property
     def high(self) -> Floats:
         """[L]: the largest value that a λ attains."""
-        return self.upper.value
+        return np.maximum(self.upper.value, self.frozen)
 
     @property
     def low_bound(self) -> Floats:
         """[L]: no reweighting goes below; ``low`` itself in closed form."""
-        return self.lower.threshold - self.lower.bound
+        return np.minimum(self.lower.threshold - self.lower.bound, self.frozen)
 
     @property
     def high_bound(self) -> Floats:
         """[L]: no reweighting goes above; ``high`` itself in closed form."""
-        return self.upper.threshold + self.upper.bound
+        return np.maximum(self.upper.threshold + self.upper.bound, self.frozen)
+
+    @property
+    def ends(self) -> tuple[Floats, Floats]:
+        """[L], [L]: what other values are compared with, ``low`` and ``high`` less and more by the
+        rounding of sums of their size."""
+        slack = ROUNDING * np.maximum(np.abs(self.low), np.abs(self.high))
+        return self.low - slack, self.high + slack
 
     @property
     def width(self) -> Floats:
@@ -94,14 +103,14 @@ class ValueRange:
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
         """[L]: whether some reweighting gives node v the value y, [N] or [N, K]."""
-        value = self.true_values(y)
-        inside: NDArray[np.bool_] = (self.low <= value) & (value <= self.high)
-        return inside
+        (low, high), value = self.ends, self.true_values(y)
+        return np.asarray((low <= value) & (value <= high))
 
     def distance(self, y: Any) -> Floats:
         """[L]: how far y is from what reweighting attains; zero inside, NaN where y is."""
         value = self.true_values(y)
-        return np.maximum(np.maximum(self.low - value, value - self.high), 0.0)
+        beyond = np.maximum(self.low - value, value - self.high)
+        return np.where(self.contains(y), 0.0, beyond)
 
     def mixture_for(self, index: int, value: float) -> tuple[Any, Floats]:
         """Terms and λ that give output ``index`` exactly this value: the two ends mixed.
@@ -109,10 +118,10 @@ class ValueRange:
         In closed form only: between them a head need not be linear.
         """
         low, high = float(self.low[index]), float(self.high[index])
-        if not self.exact or not low <= value <= high:
+        if not self.exact or not self.ends[0][index] <= value <= self.ends[1][index]:
             why = "its head is not linear" if not self.exact else f"it lies in [{low:g}, {high:g}]"
             raise InputError(f"{self.lower.subject(index)} cannot be mixed to {value:g}: {why}")
-        share = (value - low) / (high - low) if high > low else 0.0
+        share = min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
         parts = [(self.lower[index], 1 - share), (self.upper[index], share)]
         terms = np.concatenate([end.terms for end, _ in parts])
         weight = np.concatenate([end.coefficients * part for end, part in parts])
@@ -185,8 +194,8 @@ class ValueRange:
         if not len(low.terms):
             return str(low)
         text = (
-            f"{low.subject} is {self.frozen[index]:.4g}; reweighting takes it from "
-            f"{self.low[index]:.4g} using {low.senders()} to {self.high[index]:.4g} using "
+            f"{within(low.subject, low.scope)} is {self.frozen[index]:.4g}; reweighting takes it "
+            f"from {self.low[index]:.4g} using {low.senders()} to {self.high[index]:.4g} using "
             f"{high.senders()}"
         )
         if self.exact:
@@ -203,7 +212,7 @@ class ValueRange:
         kind = "exact" if self.exact else "attained, within proved bounds"
         return (
             f"ValueRange of {len(self):,} outputs ({kind}): width {np.median(width):.4g} in the "
-            f"median, {width.min():.4g} to {width.max():.4g}"
+            f"median, {width.min():.4g} to {width.max():.4g}{about(self.lower.scope)}"
         )
 
     __repr__ = __str__

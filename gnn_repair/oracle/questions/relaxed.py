@@ -33,6 +33,7 @@ from gnn_repair.oracle.problems import (
 )
 from gnn_repair.oracle.rates import Rate, mean_over_members
 from gnn_repair.oracle.solver import solve
+from gnn_repair.oracle.witness import about
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 """From exact masses to masses that may vanish or double; denser where reach changes fastest."""
@@ -59,6 +60,8 @@ class RelaxedMargins:
     """[len(slack), L]: its certified upper bound."""
     verdict: NDArray[np.str_]
     """[len(slack), L]: whether the class can win."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     @property
     def reach(self) -> Floats:
@@ -80,7 +83,7 @@ class RelaxedMargins:
 
     def __str__(self) -> str:
         kind = ", mass may move between groups" if self.between_groups else ""
-        lines = [f"relaxed masses of {len(self.node):,} LPs{kind}:"]
+        lines = [f"relaxed masses of {len(self.node):,} LPs{kind}{about(self.scope)}:"]
         for k, rho in enumerate(self.slack):
             known = self.verdict[k] != UNDECIDED
             margin, missing = self.margin[k][known], int((~known).sum())
@@ -136,9 +139,8 @@ def relaxed_margins(
     verdict = np.stack([one.verdict for one in solutions])
     if headed:
         _carry(np.array(rhos), margin, bound, verdict)
-    return RelaxedMargins(
-        rhos, between_groups, first.member, first.node, first.target, margin, bound, verdict
-    )
+    asked = first.member, first.node, first.target
+    return RelaxedMargins(rhos, between_groups, *asked, margin, bound, verdict, exposure.scope)
 
 
 def _carry(slack: Floats, margin: Floats, bound: Floats, verdict: NDArray[np.str_]) -> None:

@@ -47,6 +47,7 @@ from gnn_repair.oracle.problems import (
 )
 from gnn_repair.oracle.solution import Solution, decide_verdicts, require_class_answers, write_frame
 from gnn_repair.oracle.solver import solve
+from gnn_repair.oracle.witness import within
 from gnn_repair.published import ACTIVE
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class StableEvidence:
     (proved, or the term is all of its group) or ``undecided``."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     @property
     def indispensable(self) -> NDArray[np.bool_]:
@@ -110,7 +113,7 @@ class StableEvidence:
         return ~self.indispensable & (self.high > NOTABLE * self.mass)
 
     def __str__(self) -> str:
-        head = f"{self.names.node(self.node)}, class {self.target}"
+        head = within(f"{self.names.node(self.node)}, class {self.target}", self.scope)
         needed, shared = np.flatnonzero(self.indispensable), int(self.interchangeable.sum())
         if self.without is None:
             low, high = np.asarray(self.low), np.asarray(self.high)
@@ -195,6 +198,7 @@ def _named(
         terms=terms,
         sources=solution.named(sources.astype(np.int64)),
         names=solution.names,
+        scope=solution.scope,
         **found,
     )
 

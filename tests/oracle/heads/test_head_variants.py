@@ -25,6 +25,7 @@ from gnn_repair.oracle import (
     summarise,
     value_range,
 )
+from gnn_repair.oracle.heads.solve import solve_head
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.questions import relaxed
 from gnn_repair.oracle.questions.nearest import Ball
@@ -94,6 +95,18 @@ def test_the_nearest_reweighting_beside_a_grid_of_all(kind, margin):
             assert (told is not None) == (found.bound > 0)
             assert told is None or float(told[1]) == pytest.approx(100 * found.bound / mass, 0.06)
     assert min(seen[name] for name in ("moved", "unreachable", "already wins")) >= 3, seen
+
+
+@pytest.mark.parametrize("kind", ["relu", "mlp", "layer_norm"])
+def test_only_bounds_that_are_asked_for_are_proved(kind):
+    exposure = tailed(kind, 4, groups=2)
+    for below in (1e-7, 0.3):
+        whole, part = (solve_head(exposure, "all", below=end) for end in (np.inf, below))
+        asked = whole.bound < below
+        assert asked.any() and (part.bound[asked] == whole.bound[asked]).all()
+        rest = np.isinf(part.bound) | (part.bound == whole.bound)
+        assert rest.all() and np.isinf(part.bound[whole.bound > 10 * below]).any()
+        np.testing.assert_array_equal(part.margin, whole.margin)
 
 
 def test_a_ball_holds_every_reweighting_within_its_distance():

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, SAGEConv
 
 import gnn_repair as gr
+from gnn_repair.diagnosis import ValueDiagnosis
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import f1_from
@@ -210,6 +211,26 @@ def test_ends_are_corners_and_every_value_between_is_a_mixture():
         assert float(value) == pytest.approx(wish, abs=1e-12)
     with pytest.raises(InputError, match="cannot be mixed to"):
         ranges.mixture_for(0, float(ranges.high[0]) + 1)
+
+
+@pytest.mark.parametrize("end", ["lower", "upper"])
+def test_a_prediction_is_within_its_range_however_sums_are_rounded(end):
+    exposure = random_exposure(15, members=1, kind="values")
+    ranges, far = gr.value_range(exposure), -np.inf if end == "lower" else np.inf
+    attained = getattr(ranges, end)
+    ranges = replace(ranges, frozen=np.nextafter(attained.value, far))
+    again = np.nextafter(ranges.frozen, far)
+    nobodys = again + np.copysign(1e-9 * np.abs(again), far)
+    for values, inside in ((ranges.frozen, True), (again, True), (nobodys, False)):
+        y = torch.from_numpy(values.reshape(7, 3))
+        assert (ranges.contains(y) == inside).all() and ((ranges.distance(y) == 0) == inside).all()
+        frame = ValueDiagnosis(exposure, y, None, "nodes", ranges).to_frame()
+        assert set(frame["verdict"]) == {"can" if inside else "cannot"}
+        assert (frame["chance"] >= 0).all()
+    assert (getattr(ranges, "low" if end == "lower" else "high") == ranges.frozen).all()
+    terms, lam = ranges.mixture_for(0, float(again[0]))
+    assert (terms == attained[0].terms).all()
+    assert lam == pytest.approx(attained[0].coefficients, rel=1e-12)
 
 
 # Models: all labels of a node under one reweighting, and outputs behind a nonlinear head.
