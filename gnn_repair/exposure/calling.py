@@ -1293,8 +1293,9 @@ def read_output(
 def _instead(shape: list[int], nodes: int, data: Any) -> str:
     """What to do about an output without a row per node or graph."""
     links, graphs = field(data, "edge_label_index"), _graphs_of(data) or 1
-    if shape[:2] == [1, nodes]:
-        return "pass forward=lambda model, data: model(...).squeeze(0), with its own arguments"
+    turn = "squeeze(0)" if shape[:2] == [1, nodes] else "t()" if shape[1:] == [nodes] else ""
+    if turn:
+        return f"pass forward=lambda model, data: model(...).{turn}, with its own arguments"
     if isinstance(links, Tensor) and shape[:1] == [links.shape[-1]]:
         return "it has one per link of edge_label_index: use expose_links"
     if graphs > 1 and (shape[:1] == [1] or len(shape) == 1):

@@ -925,6 +925,8 @@ def no_mixture_reason(
             return f"{what} of columns that stand for {noun}s, as an adjacency's do; {BY_ITSELF}"
         if last.reduction is None and last.name in ADDING:
             return f"{what} into rows that stand for no {noun} (clusters, attention heads); {SUMS}"
+        if "linalg_solve" in last.name:
+            return f"{what}; multiply by the inverse matrix, as torch.linalg.inv(a) @ h"
         if "avg_pool" in last.name:
             return f"{what}, a mean over windows; write a mean over all of them as x.mean(dim)"
         if last.reduction is None:

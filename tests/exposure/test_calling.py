@@ -270,6 +270,7 @@ def test_data_that_does_not_fit_the_model_is_named(changed: Any, words: tuple[st
         ("[:17]", ("17 of 24", "forward=")),
         ("[:9, 0]", ("9 of 24", "forward=")),
         ("[None]", (".squeeze(0)",)),
+        (".t()", ("model(...).t()",)),
         ("[:3]", ("edge_label_index", "expose_links")),
         ("[:3, 0]", ("edge_label_index", "expose_links")),
         (".sum()", ("forward=", "returns the logits")),

@@ -244,8 +244,8 @@ def test_messages_from_another_node_set() -> None:
 # Aggregates ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attention", [False, True])
-def test_hyperedges_send_as_clusters_and_not_as_any_of_their_nodes(attention: bool) -> None:
+@pytest.mark.parametrize("how", ["conv", "attention", "sparse"])
+def test_hyperedges_send_as_clusters_and_not_as_any_of_their_nodes(how: str) -> None:
     torch.manual_seed(0)
     node = torch.tensor([0, 1, 2, 2, 3, 4, 4, 5, 6, 7])
     edge = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 2])
@@ -255,10 +255,16 @@ def test_hyperedges_send_as_clusters_and_not_as_any_of_their_nodes(attention: bo
         weight = softmax(m.score(sums)[e[1]], e[0], num_nodes=8)
         return scatter(weight * sums[e[1]], e[0], 0, 8)
 
-    if attention:
-        model = Model(attended, lin=nn.Linear(5, 4), score=nn.Linear(4, 1))
-    else:
-        model = Model(lambda m, x, e: m.conv(x, e), conv=pyg.HypergraphConv(5, 4))
+    def multiplied(m: Model, x: Tensor, e: Tensor) -> Tensor:
+        of_node = scatter(torch.ones(10).double(), e[0], 0, 8)[e[0]]
+        matrix = torch.sparse_coo_tensor(e, 1 / of_node, (8, 3))
+        return matrix @ (torch.sparse_coo_tensor(e.flip(0), torch.ones(10).double()) @ m.lin(x))
+
+    model = {
+        "attention": Model(attended, lin=nn.Linear(5, 4), score=nn.Linear(4, 1)),
+        "conv": Model(lambda m, x, e: m.conv(x, e), conv=pyg.HypergraphConv(5, 4)),
+        "sparse": Model(multiplied, lin=nn.Linear(5, 4)),
+    }[how]
     data = Data(x=torch.randn(8, 5).double(), edge_index=torch.stack([node, edge]))
     exposure = expose(model, data)
     frame = exposure.to_frame()

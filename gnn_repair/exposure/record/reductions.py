@@ -997,8 +997,7 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         return [tuple(NodeRows(r.narrowed(rows).expand(c.out.shape)) for r in across[:1])]
     if not (inner or matrix) or not counted:
         return [(c.clusters(),)] if inner and not across else _outer_rows(c, left, right)
-    if not (c.is_count(left.shape[rows]) and inner and not any(map(c.are_nodes, inner))):
-        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
+    _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
     kept = [NodeRows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
 

@@ -165,6 +165,22 @@ def test_earlier_steps_of_an_optimised_pool_are_held() -> None:
     assert len(held) == 1 and "EquilibriumAggregation" in held[0].title
 
 
+def test_a_histogram_of_features_beside_a_pool_is_held() -> None:
+    torch.manual_seed(0)
+
+    def forward(self: Any, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        pooled = global_mean_pool(self.conv(x, edge_index), batch)
+        kinds, ones = (x[:, 0] > 0).long(), torch.ones(len(x)).to(x)
+        known = torch.zeros(len(pooled), 2).to(x).index_put_((batch, kinds), ones, accumulate=True)
+        return self.last(torch.cat([pooled, known], 1))
+
+    batch = batch_of()
+    width = batch.x.shape[1]
+    model = Made(forward, conv=GCNConv(width, 6), last=nn.Linear(8, CLASSES)).double()
+    beside = [part for part in gr.expose(model, batch).held if part.beside]
+    assert [part.operations for part in beside] == [("index_put",)]
+
+
 def test_vectors_that_cancel_in_their_mean_are_pooled_all_the_same() -> None:
     torch.manual_seed(0)
     norm, batch = pyg.PairNorm(), batch_of(torch.float32)
