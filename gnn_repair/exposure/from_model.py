@@ -604,7 +604,7 @@ class Exposer:
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         if self.wanted.gradients:
             exposure.__dict__.pop("mass", None)  # worked out by the certificate, without gradients
-        exposure = probabilities_as_logits(exposure)
+        exposure = exposure if exposure.head is None else probabilities_as_logits(exposure)
         return logit_as_two_classes(exposure) if self.binary else exposure
 
     def _assembled(

@@ -96,11 +96,12 @@ def probabilities_as_logits(exposure: Exposure) -> Exposure:
     One column of a softmax of two is the sigmoid of their difference.
     """
     classes, head = exposure.outputs == "classes", exposure.head
-    if head is not None and classes:
+    assert head is not None
+    if classes:
         head = without_last(head) if ends_in_softmax(head) else None
-    elif head is not None:
-        head = logit_head(head) if exposure.outputs == "labels" else None
-    if head is None:
+    elif exposure.outputs == "labels":
+        head = logit_head(head)
+    if head is None or head is exposure.head:
         return exposure
     called = exposure.called + (SOFTMAX_OFF if classes else SIGMOID_OFF)
     aggregate = replace(exposure.aggregate, called=called)

@@ -293,7 +293,10 @@ def _settled(
     mass = problem.mass
     # highspy leaves rounding behind; against a huge gap even that may matter.
     steps = np.abs(change) * lengths
-    change = np.where(steps > 1e-12 * steps.max(), change, 0.0)
+    noise = 1e-12 * steps.max()
+    change = np.where(steps > noise, change, 0.0)
+    gone = (change < 0) & ((alpha + change) * lengths <= noise)
+    change = np.where(gone, -alpha, change)
     moved, lam = float(np.abs(change).sum() / 2), alpha + change
     # Any w proves a bound: where little moves, one that is surely dual feasible may prove more.
     duals = max((duals, SURE * duals), key=lambda w: moved_bound(problem, alpha, need, w))
