@@ -461,6 +461,11 @@ class Mixtures(Net):
         h = norm((a @ self.lin("a", x)).relu()[None])[0]
         return self.matrix(a) @ self.lin("b", h, CLASSES)
 
+    def numbers_in_a_list(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        speed = torch.tensor([0.5 + 0.1 * v for v in range(len(x))]).double()
+        moved = speed.repeat_interleave(WIDTH).view(len(x), WIDTH) * (a @ self.lin("a", x))
+        return self.matrix(a) @ self.lin("b", moved.relu(), CLASSES) * speed[:, None]
+
     def rows_added_to_their_own(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h, some = self.matrix(a) @ self.lin("a", x), torch.arange(0, len(x), 3)
         return self.lin("b", h, CLASSES).index_add_(0, some, self.lin("c", h[some], CLASSES))

@@ -387,10 +387,12 @@ class Recorder(TorchDispatchMode):
 
     def number(self, tensor: Tensor) -> int:
         """The number of what a tensor holds now."""
+        known = self._known(tensor)
+        return self._before(tensor) if known is None else known
+
+    def _known(self, tensor: Tensor) -> int | None:
         entry = self._numbers.get(id(tensor))
-        if entry is not None and entry[0]() is tensor:
-            return entry[1]
-        return self._before(tensor)
+        return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def value(self, tensor: Tensor) -> Value:
         """What is known of a tensor."""
@@ -513,6 +515,10 @@ class Recorder(TorchDispatchMode):
             out = func(*args, **given)
             self._name(out, self.number(args[0]))
             return out
+        if name == "lift_fresh" and self._known(args[0]) is None and args[0].dim() == 1:
+            # A list of Python's numbers is no table of features.
+            listed = Value(tuple(args[0].shape), -1, False, tensor=args[0], dtype=args[0].dtype)
+            self._remember(args[0], listed)
         shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
         if in_place:
             self._refuse_writing(args[0], func)
