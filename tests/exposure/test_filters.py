@@ -117,6 +117,14 @@ FILTERS: dict[str, tuple[Any, Tensor | None]] = {
     "products": (lambda m, x, _, a: m.lins[0](a @ (a @ (a @ x))), polynomial(0, 0, 0, 1)),
     "modules": (by_modules, polynomial(0.25, 0.25, 0.25, 0.25, of=OWN)),
     "from zeros": (added_up(torch.zeros_like, torch.add), polynomial(0, 1, 1, 1)),
+    "stacked": (
+        lambda m, x, _, a: torch.stack([h := m.lins[0](x), a @ h, a @ (a @ h)], 1).mean(1),
+        polynomial(1 / 3, 1 / 3, 1 / 3),
+    ),
+    "stacked in front": (
+        lambda m, x, _, a: torch.stack([a @ (h := m.lins[0](x)), a @ (a @ h)]).sum(0),
+        polynomial(0, 1, 1),
+    ),
     "in place": (added_up(torch.zeros_like, Tensor.add_), polynomial(0, 1, 1, 1)),
     "from the number 0": (added_up(lambda h: 0, lambda a, b: a + b), polynomial(0, 1, 1, 1)),
     "scaled before": (chebyshev(lambda a, h: 2.0 * a @ h), polynomial(-1, 0, 2)),
@@ -194,6 +202,17 @@ def test_a_nonlinear_step_inside_is_no_filter(steps: Any, held: bool) -> None:
     assert [part.title for part in exposure.held] == ["`prop` (Propagation)"] * held
     torch.testing.assert_close(signed(exposure), HOP if held else HOP @ HOP)
     assert (exposure.head is None) == held
+
+
+def test_hops_that_are_stacked_for_something_else_too_keep_groups_of_their_own() -> None:
+    torch.manual_seed(0)
+
+    def how(m: Any, x: Tensor, _: Any, a: Tensor) -> Tensor:
+        hops = torch.stack([a @ (h := m.lins[0](x)), a @ (a @ h)], 1)
+        return hops.mean(1) + (hops * hops.softmax(1)).sum(1)
+
+    exposure = expose(Forward(how, 5, 4), plain())
+    assert exposure.num_groups == 2 and exposure.head is not None and not exposure.held
 
 
 def test_answers_about_the_last_hop_say_so() -> None:

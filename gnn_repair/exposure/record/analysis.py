@@ -26,6 +26,7 @@ from gnn_repair.exposure.record.recorder import (
 from gnn_repair.exposure.record.reductions import (
     NodeRows,
     Reduction,
+    axes_of,
     distinct,
     is_in_place,
     is_stack,
@@ -1074,6 +1075,8 @@ class Filters:
         self.analysis, self.size, self.holder = analysis, size, holder
         self.hops: dict[int, RecordedHop] = {}
         self._forms: dict[int, Form] = {}
+        self.stacks = set[int]()
+        """Operations that stack the terms of a polynomial before they are added up."""
         for place in sorted(analysis.needed):
             reduction = analysis.record.steps[place].reduction
             if reduction is not None and reduction.size == size:
@@ -1139,6 +1142,8 @@ class Filters:
         step = self.analysis.maker(number)
         if step is None or not step.args or not isinstance(step.args[0], Ref):
             return alone
+        if step.name in ("sum", "mean"):
+            return self._of_stack(step) or alone
         if step.name in SAME:
             return self.form(step.args[0].number)
         if step.name == "add" and step.args[1] == 0:  # as the sum of a list starts
@@ -1156,6 +1161,28 @@ class Filters:
             inner = self.form(step.args[0].number)
             return replace(inner, powers=tuple(-c for c in inner.powers))
         return alone
+
+    def _of_stack(self, step: RecordedStep) -> Form | None:
+        """The sum or mean of values that were stacked along an axis of their own."""
+        value, stack = (
+            self.analysis.value(step.args[0].number),
+            self.analysis.maker(step.args[0].number),
+        )
+        if stack is None or stack.name != "stack" or len(step.args) < 2 or any(step.args[2:3]):
+            return None
+        axis = (stack.args[1] if len(stack.args) > 1 else 0) % len(value.shape)
+        readers = self.analysis.needed.intersection(self.analysis.readers[step.args[0].number])
+        if axes_of(step.args[1], len(value.shape)) != [axis] or len(readers) > 1:
+            return None
+        forms = [self.form(part.number) for part in stack.args[0]]
+        total: Form | None = forms[0]
+        for form in forms[1:]:
+            total = total and self._sum(total, form, 1.0)
+        if total is None:
+            return None
+        self.stacks.add(value.step)
+        share = 1 / len(forms) if step.name == "mean" else 1.0
+        return replace(total, powers=tuple(share * c for c in total.powers))
 
     def _sum(self, left: Form, right: Form, factor: float) -> Form | None:
         if left.base != right.base:
@@ -1226,7 +1253,7 @@ class Filters:
         if len(hops) < 2 or all(len(other.powers) < 3 for other in chain.values()):
             return []
         inside = set().union(*(hop.between for hop in hops)) | {hop.site.step for hop in hops}
-        inside |= {self.analysis.value(value).step for value in chain}
+        inside |= {self.analysis.value(value).step for value in chain} | self.stacks
         sums = frozenset(hop.site.step for hop in hops)
         exits = []
         for value, other in chain.items():

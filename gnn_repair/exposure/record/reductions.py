@@ -877,6 +877,18 @@ def _halved(c: OpContext) -> list[Behind]:
     return c.each(tuple(r.viewed(lambda t: t.narrow(axis, 0, shape[axis])) for r in c.rows(source)))
 
 
+def _transformed(c: OpContext) -> list[Behind]:
+    """Fourier transforms along some axes."""
+    dims = [d % c.args[0].dim() for d in c.args[1]]
+    c.step.mixes = c.varies(c.args[0], dims)
+    made = []
+    for rows in c.rows(c.args[0]):
+        for axis in dims:
+            rows = NodeRows(rows.narrowed(axis), rows.partial)
+        made.append(rows.viewed(lambda t: t.expand(c.out.shape)))
+    return c.each(tuple(made) if not c.step.mixes else ())
+
+
 def _first_axis(c: OpContext) -> list[Behind]:
     """Convolutions, pools and bilinear maps of channels: nodes along the first axis only."""
     several = [c.args[0], c.args[2]] if c.step.name == "_trilinear" else [c.args[0]]
@@ -951,7 +963,7 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
     The keywords are those of :class:`Reduction`.
     """
     rows, columns = left.dim() - 2, left.dim() - 1
-    inner = [r for r in c.rows(right) if r.varies(rows)]
+    inner = _in_order(c, [r for r in c.rows(right) if r.varies(rows)], rows)
     outer = [r for r in c.rows(left) if r.varies(columns)]
     sparse = left.layout != torch.strided and not c.rows(left)  # else rows of features
     if outer and not inner and all(_are_own_clusters(c, r) for r in outer):
@@ -1000,6 +1012,14 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
     _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
     kept = [NodeRows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
+
+
+def _in_order(c: OpContext, several: list[NodeRows], axis: int) -> list[NodeRows]:
+    """Where several nodes stand behind a row, first those that are the rows' own, if any are."""
+    if len(several) < 2:
+        return several
+    own = c.counted(several[0].ids.shape, axis)
+    return sorted(several, key=lambda rows: not same(rows.ids, own.ids))
 
 
 def _is_square(matrix: Tensor) -> bool:
@@ -1142,6 +1162,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
         _batch_norm),
     "glu": _halved,
     "convolution": _convolution,
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transformed),
     **dict.fromkeys(
         ("max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
          "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d", "_trilinear"),
