@@ -931,6 +931,11 @@ def no_mixture_reason(
             return f"{what}, a mean over windows; write a mean over all of them as x.mean(dim)"
         if last.reduction is None:
             return f"{what}, no weighted sum of messages; {SUMS}"
+        if analysis.pooled and last.name == "bmm":
+            return (
+                f"{what} for every row of a graph; give the row that is read as the only query, as "
+                "attention of x[:, :1] over all rows"
+            )
         return (
             f"{what}, and the result has no row for every {noun}: it sums for one {noun} at a "
             f"time, or rows that are no nodes; {AS_ONE_SUM}"

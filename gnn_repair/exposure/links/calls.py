@@ -302,6 +302,7 @@ def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:
         first, where = int(same[0]), "" if relation is None else f" in {' '.join(relation)}"
         raise InputError(
             f"link {first}{where} joins {nouns[0]} {int(links[0, first])} with itself: to reweight "
-            "one end's messages is to reweight the other's; leave it out"
+            "one end's messages is to reweight the other's; leave it out or, where users and items "
+            "are numbered apart, number the items after the users"
         )
     return links.long()

@@ -341,12 +341,17 @@ class Analysis:
         return self._loops[place]
 
     def _loop(self, place: int, size: int) -> tuple[FinalSite, ...]:
-        """The sums of single recipients that are stacked to one row for each; empty: none are."""
+        """The sums of single recipients that are stacked to one row for each, or of some of them
+        that stand one after another; empty: none are."""
         step = self.record.steps[place]
-        if step.name not in ("stack", "cat") or size < 2 or len(step.args[0]) != size:
+        if step.name not in ("stack", "cat") or size < 2:
+            return ()
+        parts, single = step.args[0], len(step.args[0]) == size
+        counts = [1 if single else (*self.value(p.number).shape, 0)[0] for p in parts]
+        if sum(counts) != size or (not single and (step.name == "stack" or any(step.args[1:]))):
             return ()
         sites = []
-        for part in step.args[0]:
+        for part, count in zip(parts, counts, strict=True):
             number = self.root(part.number)
             maker = self.value(number).step
             while maker >= 0 and self._single(maker) is None:
@@ -356,9 +361,11 @@ class Analysis:
                     return ()
                 maker = self.value(self.root(first[0].number)).step
             reduction = self._single(maker) if maker >= 0 else None
-            if reduction is None or reduction.size != 1 or reduction.matrix is not None:
+            if reduction is None or reduction.size != count:
                 return ()
-            site = site_of(self, maker, 1)
+            if single and reduction.matrix is not None:
+                return ()
+            site = site_of(self, maker, count)
             if self.root(site.value) != number:
                 return ()
             sites.append(site)
@@ -472,7 +479,7 @@ class Analysis:
                 raise ExposureRefused(
                     f"{where(step.module)} looks at numbers that the messages reach (by `if`, "
                     f".item() or a shape: {step.name}), so it may go another way when they "
-                    "change; write that choice with torch.where"
+                    "change; write that choice with torch.where, and leave out what only prints"
                 )
 
     def python_reads(self) -> list[int]:

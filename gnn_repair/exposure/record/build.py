@@ -499,13 +499,13 @@ def _batched_blocks(
 
 
 def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
-    """The sums of single recipients as one block."""
-    several, width = dict[int, Block](), 0
-    for recipient, one in enumerate(site.members):
-        assert one.reduction.recipients is not None
-        if one.reduction.recipients.numel():
+    """The sums of single recipients, or of some that follow each other, as one block."""
+    several, width, first = dict[int, Block](), 0, 0
+    for one in site.members:
+        if one.reduction.recipients is None or one.reduction.recipients.numel():
             blocks = blocks_of(analysis, one, kept)
-            several[recipient], width = blocks[0], max(width, len(blocks))
+            several[first], width = blocks[0], max(width, len(blocks))
+        first += one.reduction.size
     if width != 1:
         raise ExposureRefused(
             "a loop over recipients weighs channels differently; write it as one sum over messages"
@@ -515,7 +515,7 @@ def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tens
     return [
         Block(
             (SiteChannels(site, torch.arange(parts[0].states.shape[1])),),
-            torch.cat([torch.full_like(p.recipients, i) for i, p in several.items()]),
+            torch.cat([p.recipients + first for first, p in several.items()]),
             torch.cat([p.sources for p in parts]),
             torch.cat([p.coefficients for p in parts]),
             torch.cat([p.states for p in parts]),
