@@ -466,6 +466,22 @@ class Mixtures(Net):
         moved = speed.repeat_interleave(WIDTH).view(len(x), WIDTH) * (a @ self.lin("a", x))
         return self.matrix(a) @ self.lin("b", moved.relu(), CLASSES) * speed[:, None]
 
+    def blocks_of_rows(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        weight, h = self.matrix(a), self.lin("a", x, CLASSES)
+        return torch.cat([weight[:7] @ h, weight[7:] @ h])
+
+    def a_circular_correlation(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        sent, relation = (
+            torch.fft.rfft(t) for t in (self.lin("a", x)[e[0]], self.tensor("r", WIDTH))
+        )
+        turned = torch.fft.irfft(torch.conj(sent) * relation, n=WIDTH)
+        return self.lin("b", add_up(self.edges(turned, e), e, x), CLASSES)
+
+    def gates_out_of_flat_rows(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        gates = self.lin("g", a @ x, 2 * WIDTH).sigmoid().reshape(1, -1).chunk(2, 1)[0]
+        gated = gates.reshape(len(x), WIDTH) * self.lin("a", x)
+        return self.matrix(a) @ self.lin("b", gated, CLASSES)
+
     def rows_added_to_their_own(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h, some = self.matrix(a) @ self.lin("a", x), torch.arange(0, len(x), 3)
         return self.lin("b", h, CLASSES).index_add_(0, some, self.lin("c", h[some], CLASSES))
