@@ -28,7 +28,7 @@ from gnn_repair.exposure.calling import (
     shallow_copy,
 )
 from gnn_repair.exposure.from_model import ExposurePlan
-from gnn_repair.exposure.heads.logit_form import as_model_gives
+from gnn_repair.exposure.heads.logit_form import BEFORE_SOFTMAX, as_model_gives
 from gnn_repair.exposure.pieces import recipient_column
 from gnn_repair.exposure.state import dense_parts, fingerprint_of_model
 from gnn_repair.exposure.tying import MARK
@@ -317,8 +317,9 @@ def _hops(model: nn.Module, fitted: FittedRepair[Any]) -> str:
             "the repair was fitted on a tied exposure, and a repaired model weighs every group by "
             "itself; apply it to exposure.tied(), or fit it on the exposure as it is"
         )
+    digests = tuple(digest.removesuffix(BEFORE_SOFTMAX) for digest in fitted.fingerprint)
     for hops in HOPS:
-        if fingerprint_of_model(model, hops, fitted.num_classes) == fitted.fingerprint:
+        if fingerprint_of_model(model, hops, fitted.num_classes) == digests:
             return hops
     raise InputError(
         f"the repair was fitted on a model of another class than {type(model).__name__}, or with "

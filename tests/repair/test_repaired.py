@@ -372,6 +372,7 @@ def test_what_a_model_gives_keeps_its_form(form):
         with torch.no_grad():
             model.last.bias -= model(data.x, data.edge_index)[0].logsumexp(0)
     repaired, fitted = repaired_on(model, data)
+    assert fitted.fingerprint[0].endswith("softmax") == (form == "probabilities")
     told, found = model(data.x, data.edge_index), repaired(data.x, data.edge_index)
     wanted = expected(fitted.member_logits(gr.expose(model, data))[0])
     torch.testing.assert_close(found.double(), wanted, **CLOSE)

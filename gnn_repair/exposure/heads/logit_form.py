@@ -39,6 +39,8 @@ CHUNK = 1 << 18
 megabytes, where all terms of a large graph would fill the memory."""
 SATURATED = 2.0**-52
 """Probabilities nearer than this to zero or one stand for a logit of ±36, and for no other."""
+BEFORE_SOFTMAX = " before softmax"
+"""At the end of fingerprints where a softmax is taken off."""
 SMALLEST = 2.0**-149
 """The smallest positive number of float32: a smaller probability stands for none."""
 SIGMOID_OFF = "; the sigmoid at its end is taken off"
@@ -103,8 +105,11 @@ def probabilities_as_logits(exposure: Exposure) -> Exposure:
         head = logit_head(head)
     if head is None or head is exposure.head:
         return exposure
-    called = exposure.called + (SOFTMAX_OFF if classes else SIGMOID_OFF)
-    aggregate = replace(exposure.aggregate, called=called)
+    changed: dict[str, Any] = {"called": exposure.called + SIGMOID_OFF}
+    if classes:  # repairs that version 0.2 fitted to probabilities fit no logits
+        marked = tuple(digest + BEFORE_SOFTMAX for digest in exposure.fingerprint)
+        changed = {"called": exposure.called + SOFTMAX_OFF, "fingerprint": marked}
+    aggregate = replace(exposure.aggregate, **changed)
     if is_affine(head):
         return fold_affine(aggregate, head, exposure.residual)
     nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
