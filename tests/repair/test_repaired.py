@@ -491,7 +491,10 @@ def test_a_loaded_state_is_what_everything_about_the_module_speaks_of(bound, tmp
     fitted, other = fitted_on(model, data), KINDS["gat"]().eval()
     given = data.x, data.edge_index
     moved = {n: value.flip(-1) * 2 for n, value in fitted.parameters.items()}
-    changed = replace(fitted, parameters=moved, best_epoch=(fitted.best_epoch + 1) % 10)
+    scaled = {n: value * 1.5 for n, value in fitted.constants.items()}
+    assert scaled
+    numbers = {"parameters": moved, "constants": scaled}
+    changed = replace(fitted, **numbers, best_epoch=(fitted.best_epoch + 1) % 10)
     source = gr.repaired(model, changed if bound else changed.unbound())
     shell = gr.repaired(other, fitted_on(other, data))
     before = shell(*given)

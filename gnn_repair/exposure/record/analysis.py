@@ -363,8 +363,6 @@ class Analysis:
             reduction = self._single(maker) if maker >= 0 else None
             if reduction is None or reduction.size != count:
                 return ()
-            if single and reduction.matrix is not None:
-                return ()
             site = site_of(self, maker, count)
             if self.root(site.value) != number:
                 return ()
@@ -537,10 +535,16 @@ class Analysis:
         passed = list[int]()
         while True:
             step = self.maker(number)
-            if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
+            if step is None or not isinstance(step.args[0], Ref) or not self._is_move(step):
                 return number, passed
             passed.append(number)
             number = step.args[0].number
+
+    def _is_move(self, step: RecordedStep) -> bool:
+        """Whether all elements are still there, maybe moved, repeated or copied."""
+        if step.name == "select":
+            return self.value(step.args[0].number).shape[step.args[1]] == 1
+        return step.name in MOVES | SAME
 
     def root(self, number: int) -> int:
         """The value itself, before it was moved, repeated or copied."""

@@ -583,10 +583,7 @@ class Recorder(TorchDispatchMode):
 
     def _refuse_writing(self, target: Tensor, func: Any) -> None:
         """Raise before the user's data is overwritten: every run would see other data."""
-        dense = target.layout == torch.strided
-        same = self._storages.get(target.untyped_storage()._cdata, {}) if dense else {}
-        known = [self.leaves.get(number) for number, tensor in same.items() if tensor() is not None]
-        for leaf in known:
+        for leaf in (self.leaves.get(id(tensor)) for tensor in self._sharing(target)):
             if leaf is not None and leaf.is_field:
                 name = str(func._schema.name).partition("::")[2]
                 raise ExposureRefused(
@@ -596,18 +593,25 @@ class Recorder(TorchDispatchMode):
 
     def _copy_kept(self, target: Tensor) -> None:
         """Keep copies of the values that an operation in place is about to overwrite."""
-        if target.layout == torch.strided:
-            for reference in list(self._storages.get(target.untyped_storage()._cdata, {}).values()):
-                alias = reference()
-                if alias is not None:
-                    value = self.value(alias)
-                    step = self.record.steps[value.step] if value.step >= 0 else None
-                    if step is not None and step.name == "lift_fresh":
-                        value = self.record.values[step.inputs[0]]
-                    if value.step < 0 and id(alias) not in self.leaves:  # made anew in every run
-                        value.tensor = alias.clone()
-                    self.store.copy(self.number(alias), alias)
-                del alias
+        for alias in self._sharing(target):
+            value = self.value(alias)
+            step = self.record.steps[value.step] if value.step >= 0 else None
+            if step is not None and step.name == "lift_fresh":
+                value = self.record.values[step.inputs[0]]
+            if value.step < 0 and id(alias) not in self.leaves:  # made anew in every run
+                value.tensor = alias.clone()
+            self.store.copy(self.number(alias), alias)
+
+    def _sharing(self, target: Tensor) -> list[Tensor]:
+        """The tensors that show a tensor's memory, itself among them."""
+        if target.layout != torch.strided:
+            return []
+        key = target.untyped_storage()._cdata
+        known = self._storages.get(key, {})
+        alive = {number: one for number, shown in known.items() if (one := shown()) is not None}
+        if len(alive) < len(known):
+            self._storages[key] = {number: known[number] for number in alive}
+        return list(alive.values())
 
     def _note_set(self, shape: tuple[int, ...], behind: tuple[NodeRows, ...]) -> None:
         """Notice all nodes in one tensor: of several types, or beside a virtual node."""
@@ -634,11 +638,8 @@ class Recorder(TorchDispatchMode):
         self, target: Tensor, behind: tuple[NodeRows, ...], step: int, live: bool
     ) -> Iterator[int]:
         """New numbers for the other tensors that show what was written in place."""
-        if target.layout != torch.strided:
-            return
-        for reference in list(self._storages.get(target.untyped_storage()._cdata, {}).values()):
-            alias = reference()
-            if alias is None or alias is target:
+        for alias in self._sharing(target):
+            if alias is target:
                 continue
             old = self.value(alias)
             with self.device:
@@ -655,9 +656,8 @@ class Recorder(TorchDispatchMode):
         single = row.dim() == 1 and behind and all(distinct(r.ids).numel() == 1 for r in behind)
         if not single or step.name not in ("add", "sub"):
             return behind
-        for reference in self._storages.get(row.untyped_storage()._cdata, {}).values():
-            table = reference()
-            if table is not None and table.dim() > 1 and len(table) in self.spaces.counts:
+        for table in self._sharing(row):
+            if table.dim() > 1 and len(table) in self.spaces.counts:
                 rows = self.rows(table.shape, 0)
                 self.value(table).rows = self.value(table).rows or (rows,)
                 place = (row.storage_offset() - table.storage_offset()) // table.stride(0)

@@ -990,6 +990,14 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         size = right.shape[columns]
         _note_product(c, left, right, turned, size, turned=True, out_axis=columns, **added)
         return [tuple(r.viewed(lambda t: t[..., :1, :].expand(c.out.shape)) for r in outer)]
+    if inner and outer and left.dim() == 2 and (left.shape[0], right.shape[1]).count(1) == 1:
+        # One recipient, as each graph is in a loop over graphs.
+        if left.shape[0] == 1:
+            _note_product(c, right, left, inner[:1], 1, out_axis=rows, **added)
+        else:
+            behind = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]
+            _note_product(c, left, right, behind, 1, turned=True, out_axis=columns, **added)
+        return [()]
     alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
     recipients = [*inner, *(c.rows(left) if left.shape[-2] == 1 else ())]
     if alone and inner and any(r.varies(0) for r in recipients):

@@ -373,6 +373,18 @@ def by_starts(x: Tensor, batch: Tensor) -> Tensor:
     return torch.stack([x[a:b].sum(0) for a, b in zip([0, *ends], ends, strict=False)])
 
 
+def by_products(turned: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """Attention of each graph by itself, as a row times a matrix or from the other side."""
+
+    def pool(x: Tensor, batch: Tensor) -> Tensor:
+        parts = torch.split(x, torch.bincount(batch).tolist())
+        if turned:
+            return torch.stack([(part.t() @ part[:, :1].softmax(0))[:, 0] for part in parts])
+        return torch.cat([part[:, :1].softmax(0).t() @ part for part in parts])
+
+    return pool
+
+
 def by_splits(x: Tensor, batch: Tensor) -> Tensor:
     parts = torch.split(x, torch.bincount(batch).tolist())
     return torch.cat([part.mean(dim=0, keepdim=True) for part in parts], dim=0)
@@ -384,6 +396,8 @@ ROWS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[..., Any]]] =
     "attention by a sum": (weighed, lambda x, n: x * x[:, :1].softmax(0)),
     "a mean with empty rows": (padded_mean, lambda x, n: x / max(SIZES)),
     "sums between starts": (by_starts, lambda x, n: x),
+    "products in a loop": (by_products(False), lambda x, n: x * x[:, :1].softmax(0)),
+    "turned products in a loop": (by_products(True), lambda x, n: x * x[:, :1].softmax(0)),
     "means of splits": (by_splits, lambda x, n: x / n),
 }
 
