@@ -266,6 +266,7 @@ def test_sound_graphs_pass():
         ("test_mask", (1, 0), True, SplitError, "val_mask and test_mask.*node 1.*split 0"),
         ("train_mask", (2, 1), False, SplitError, "train_mask of split 1"),
         ("train_mask", (5, 0), True, SplitError, "split 0.*node 5"),
+        ("val_mask", (5, 1), True, SplitError, "split 1.*node 5"),
         ("x", None, torch.arange(12).view(6, 2), DatasetError, "torch.int64"),
         ("x", None, torch.zeros(6), DatasetError, r"shape \[6\]"),
         ("y", None, torch.zeros(6), DatasetError, "torch.float32"),
