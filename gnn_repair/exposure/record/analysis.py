@@ -352,7 +352,7 @@ class Analysis:
             return ()
         sites = []
         for part, count in zip(parts, counts, strict=True):
-            number = self.root(part.number)
+            number = self._row(part.number)
             maker = self.value(number).step
             while maker >= 0 and self._single(maker) is None:
                 first = self.record.steps[maker].args[:1]
@@ -368,6 +368,14 @@ class Analysis:
                 return ()
             sites.append(site)
         return tuple(sites)
+
+    def _row(self, number: int) -> int:
+        """The value itself, also before its only row was picked."""
+        step = self.maker(number := self.root(number))
+        if step is None or step.name != "select":
+            return number
+        source = step.args[0].number
+        return self._row(source) if self.value(source).shape[step.args[1]] == 1 else number
 
     def _single(self, place: int) -> Reduction | None:
         """An operation's sum, also where it has no more than one message."""
@@ -535,16 +543,10 @@ class Analysis:
         passed = list[int]()
         while True:
             step = self.maker(number)
-            if step is None or not isinstance(step.args[0], Ref) or not self._is_move(step):
+            if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
                 return number, passed
             passed.append(number)
             number = step.args[0].number
-
-    def _is_move(self, step: RecordedStep) -> bool:
-        """Whether all elements are still there, maybe moved, repeated or copied."""
-        if step.name == "select":
-            return self.value(step.args[0].number).shape[step.args[1]] == 1
-        return step.name in MOVES | SAME
 
     def root(self, number: int) -> int:
         """The value itself, before it was moved, repeated or copied."""
