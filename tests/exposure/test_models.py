@@ -431,6 +431,10 @@ def test_what_is_exact_what_is_held_and_what_is_unsupported(name: str) -> None:
     assert judged(SPELLINGS[name], seed=2) == LINKS.get(plain, kind)
 
 
+def test_as_many_graphs_as_the_largest_has_nodes_are_no_adjacency() -> None:
+    assert SPELLINGS["graphs: padded by hand, turned"](56) == "exact"  # five of five nodes each
+
+
 @pytest.mark.parametrize("name", [*wild.MODELS[::4], *wild.REFUSED])
 def test_models_as_people_publish_them(name: str) -> None:
     assert wild.judged(name, seed=2) == []

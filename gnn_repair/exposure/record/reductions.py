@@ -524,7 +524,9 @@ def _index_put(c: OpContext) -> list[Behind]:
     one = len(used) == 1 and indices[used[0]].dim() == 1 and indices[used[0]].dtype == torch.long
     if accumulate and one and values.dim() == base.dim():
         return _entry_sum(c, values, used[0], indices[used[0]], base)
-    if len(used) == 2 and base.dim() >= 2 and base.shape[0] == base.shape[1]:
+    square = base.dim() >= 2 and base.shape[0] == base.shape[1]
+    known = (*c.recorder.spaces.counts, *c.recorder.sets, c.recorder.spaces.total)
+    if len(used) == 2 and square and base.shape[0] in known:  # an adjacency
         return [(c.counted(base.shape, 0), c.counted(base.shape, 1))]
     first, *others = [indices[place] for place in used]
     c.step.mixes = any(
