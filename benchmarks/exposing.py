@@ -109,9 +109,10 @@ def _times(name: str, nodes: int, repeats: int) -> dict[str, Any]:
     exposing = min(_seconds(lambda: expose(model, data)) for _ in range(repeats))
     profile = cProfile.Profile(time.process_time)
     profile.runcall(expose, model, data)
-    spent = {
+    stats = pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]
+    spent = {  # of functions of one name in one file the one that takes longest
         f"{file.rpartition('/')[2]}:{function}": (calls, seconds)
-        for (file, _, function), (_, calls, _, seconds, _) in pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]
+        for (file, _, function), (_, calls, _, seconds, _) in sorted(stats, key=lambda s: s[1][3])
         if "/exposure/" in file
     }
     shares = {phase: spent.get(place, (0, 0.0)) for phase, place in PHASES.items()}
