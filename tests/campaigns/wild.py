@@ -520,6 +520,12 @@ class Others(Net):
         source, target = self.kept
         return scatter(self.lin("a", x, CLASSES)[source], target, 0, len(x), "max")
 
+    def a_maximum_beside_kept_numbers(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        if not hasattr(self, "numbers"):
+            self.numbers = {"shift": x.new_ones(CLASSES)}  # without which it gives something else
+        sent = self.lin("a", x, CLASSES)[e[0]] + self.numbers.get("shift", 0.0)
+        return scatter(sent, e[1], 0, len(x), "max")
+
     def a_branch(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h = a @ self.lin("a", x, CLASSES)
         return 2 * h if h.sum() > 0 else h
@@ -546,6 +552,7 @@ MODELS = [name for name in vars(Mixtures) if not name.startswith("_")]
 REFUSED = {
     "a_maximum": "amax",
     "a_maximum_over_kept_edges": "amax",
+    "a_maximum_beside_kept_numbers": "amax",
     "a_branch": "torch.where",
     "a_codebook": "torch.where",
     "columns_of_an_adjacency": "N × N",

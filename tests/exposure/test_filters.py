@@ -164,13 +164,14 @@ class Kept(nn.Module):
         super().__init__()
         index = HOP.nonzero().t()
         self.heads, self.lin = heads, nn.Linear(5, 4)
-        self.graph = {"index": index, "weights": HOP[index[0], index[1]]}
+        share = 0.5 ** torch.arange(heads).double()  # each head has weights of its own
+        self.graph = {"index": index, "weights": HOP[index[0], index[1]].unsqueeze(1) * share}
 
     def forward(self, x: Tensor) -> Tensor:
         (to, of), weights = self.graph["index"], self.graph["weights"]
         h = self.lin(x).view(len(x), self.heads, -1)
         for _ in range(2):
-            h = torch.zeros_like(h).index_add(0, to, weights.view(-1, 1, 1) * h[of])
+            h = torch.zeros_like(h).index_add(0, to, weights.unsqueeze(-1) * h[of])
         return h.flatten(1)
 
 
@@ -185,7 +186,7 @@ def test_entries_that_stand_on_the_model_are_the_graphs_too(heads: int) -> None:
         frame = frame[frame["group"] == exposure.groups[group].name]
         places = torch.tensor(frame[["node", "source"]].to_numpy()).t()
         weights[places[0], places[1]] = torch.tensor(frame["coefficient"].to_numpy())
-        torch.testing.assert_close(weights, polynomial(0, 0, 1))
+        torch.testing.assert_close(weights, polynomial(0, 0, 0.25**group))
 
 
 @pytest.mark.parametrize(

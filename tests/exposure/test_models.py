@@ -298,6 +298,25 @@ def test_rows_that_are_added_to_their_own_nodes_are_no_messages() -> None:
     torch.testing.assert_close(exposure.logits(lam)[0], expected)
 
 
+@pytest.mark.parametrize(("axis", "held"), [(0, True), (1, False)])
+def test_a_fourier_transform_over_nodes_is_held_and_one_of_channels_is_none(axis, held) -> None:
+    def forward(m: Model, x: Tensor, e: Tensor) -> Tensor:
+        return m.conv(torch.fft.fft(x, dim=axis).real, e)
+
+    parts = expose(Model(forward, conv=pyg.SAGEConv(5, 4, root_weight=False)), plain()).held
+    assert any("_fft" in name for part in parts for name in part.operations) == held
+
+
+def test_rows_that_are_added_to_their_own_nodes_twice_are_summed_up() -> None:
+    twice = torch.tensor([0, 3, 0])
+    model = Model(
+        lambda m, x, e: m.lin(x).index_add(0, twice, m.other(x[twice])),
+        lin=nn.Linear(5, 4), other=nn.Linear(5, 4),
+    )  # fmt: skip
+    frame = expose(model, plain()).to_frame()
+    assert frame[["node", "source"]].to_numpy().tolist() == [[0, 0], [0, 0], [3, 3]]
+
+
 def _averaged(exposure: Exposure, lam: Tensor, model: Model, some: Tensor) -> Tensor:
     frame = exposure.to_frame()
     weights = torch.zeros(NODES, NODES).double()

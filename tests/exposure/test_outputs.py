@@ -94,6 +94,14 @@ def test_a_softmax_of_all_classes_is_taken_off(before):
     assert (gr.solve(made, data.y).verdict == gr.solve(bare, data.y).verdict).all()
 
 
+def test_the_embedding_behind_a_softmax_is_known():
+    end = nn.Linear(3, 3)
+    model = Network(3, nn.Sequential(end, nn.Softmax(1))).double().eval()
+    exposure = gr.expose(model, graph(several(3).argmax(1), torch.float64))
+    assert exposure.embedding is not None
+    torch.testing.assert_close(end(exposure.embedding[0]), exposure.logits()[0])
+
+
 def margin_of(logits, y):
     own = logits.gather(1, y.unsqueeze(1))
     return (own - logits.scatter(1, y.unsqueeze(1), -torch.inf).amax(1, keepdim=True)).squeeze(1)

@@ -1177,14 +1177,12 @@ class Filters:
 
     def _of_stack(self, step: RecordedStep) -> Form | None:
         """The sum or mean of values that were stacked along an axis of their own."""
-        value, stack = (
-            self.analysis.value(step.args[0].number),
-            self.analysis.maker(step.args[0].number),
-        )
+        number = step.args[0].number
+        value, stack = self.analysis.value(number), self.analysis.maker(number)
         if stack is None or stack.name != "stack" or len(step.args) < 2 or any(step.args[2:3]):
             return None
         axis = (stack.args[1] if len(stack.args) > 1 else 0) % len(value.shape)
-        readers = self.analysis.needed.intersection(self.analysis.readers[step.args[0].number])
+        readers = self.analysis.needed.intersection(self.analysis.readers[number])
         if axes_of(step.args[1], len(value.shape)) != [axis] or len(readers) > 1:
             return None
         forms = [self.form(part.number) for part in stack.args[0]]

@@ -373,6 +373,14 @@ def by_starts(x: Tensor, batch: Tensor) -> Tensor:
     return torch.stack([x[a:b].sum(0) for a, b in zip([0, *ends], ends, strict=False)])
 
 
+def by_lists(x: Tensor, batch: Tensor) -> Tensor:
+    """A mean as a product with a sparse matrix, whose numbers are written in a list."""
+    counts = torch.bincount(batch).tolist()
+    shares = torch.tensor([1 / n for n in counts for _ in range(n)], dtype=x.dtype)
+    places = torch.stack([batch, torch.arange(len(x))])
+    return torch.sparse.mm(torch.sparse_coo_tensor(places, shares, (len(counts), len(x))), x)
+
+
 def by_products(turned: bool) -> Callable[[Tensor, Tensor], Tensor]:
     """Attention of each graph by itself, as a row times a matrix or from the other side."""
 
@@ -396,6 +404,7 @@ ROWS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[..., Any]]] =
     "attention by a sum": (weighed, lambda x, n: x * x[:, :1].softmax(0)),
     "a mean with empty rows": (padded_mean, lambda x, n: x / max(SIZES)),
     "sums between starts": (by_starts, lambda x, n: x),
+    "a matrix of a list": (by_lists, lambda x, n: x / n),
     "products in a loop": (by_products(False), lambda x, n: x * x[:, :1].softmax(0)),
     "turned products in a loop": (by_products(True), lambda x, n: x * x[:, :1].softmax(0)),
     "means of splits": (by_splits, lambda x, n: x / n),
