@@ -466,6 +466,13 @@ class Mixtures(Net):
         moved = speed.repeat_interleave(WIDTH).view(len(x), WIDTH) * (a @ self.lin("a", x))
         return self.matrix(a) @ self.lin("b", moved.relu(), CLASSES) * speed[:, None]
 
+    def scores_of_one_column(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        weight = (self.lin("q", x) @ self.lin("k", x).t()).softmax(1)
+        return self.lin("out", self.matrix(weight) @ self.lin("a", x, 1), CLASSES)
+
+    def a_graph_of_one_column(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        return self.lin("out", self.matrix(a) @ self.lin("a", x, 1), CLASSES)
+
     def blocks_of_rows(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         weight, h = self.matrix(a), self.lin("a", x, CLASSES)
         return torch.cat([weight[:7] @ h, weight[7:] @ h])

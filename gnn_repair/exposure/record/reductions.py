@@ -992,7 +992,8 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         size = right.shape[columns]
         _note_product(c, left, right, turned, size, turned=True, out_axis=columns, **added)
         return [tuple(r.viewed(lambda t: t[..., :1, :].expand(c.out.shape)) for r in outer)]
-    if inner and outer and left.dim() == 2 and (left.shape[0], right.shape[1]).count(1) == 1:
+    single = (left.shape[0], right.shape[1]).count(1) == 1 and not (down or across)
+    if inner and outer and left.dim() == 2 and single:
         # One recipient, as each graph is in a loop over graphs.
         if left.shape[0] == 1:
             _note_product(c, right, left, inner[:1], 1, out_axis=rows, **added)
