@@ -170,7 +170,7 @@ def test_what_cannot_be_captured_is_trained_eagerly(device):
         def scores(self, trunk: None) -> torch.Tensor:
             return super().scores(trunk).to(device)
 
-    trainee = Syncing([[0] + [1] * 30], [math.inf])
+    trainee = Syncing([[0] + [1] * 60], [math.inf])  # one more start without a graph
     trainee.parameters = {"value": torch.zeros(1, 1, device=device)}
     with pytest.warns(UserWarning, match="without a CUDA graph"):
         fitted = fit(trainee, replace(PLAIN, epochs=30))

@@ -37,8 +37,9 @@ def store(tmp_path):
 def test_a_process_with_two_jobs_gives_what_one_job_gives_and_a_second_run_nothing(run, tmp_path):
     """The CPU repeats exactly, so records differ in their times alone."""
     methods = ["--methods", "oracle,refit_head,set_translation,node_translation"]
+    start = ["study", "run", "--device", "cpu"]
     lines = {
-        jobs: ["study", "run", "--store", str(tmp_path / jobs), *GRID, *methods, "--jobs", jobs]
+        jobs: [*start, "--store", str(tmp_path / jobs), *GRID, *methods, "--jobs", jobs]
         for jobs in ("1", "2")
     }
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

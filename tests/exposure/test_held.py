@@ -14,6 +14,7 @@ from torch_geometric.utils import scatter, softmax
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import expose
+from gnn_repair.exposure.record import reductions
 from gnn_repair.exposure.record import replay as replaying
 from tests.helpers.models import product_models, spelled_models
 from tests.helpers.models.convolutions import NODES, graph
@@ -312,3 +313,16 @@ def test_one_number_that_differs_at_one_draw_is_enough(
             continue
         with refused(*words, kind=ExposureRefused):
             expose(model, plain())
+
+
+def test_what_the_lowest_pytorch_does_not_declare_mixes_no_nodes(monkeypatch) -> None:
+    declared = reductions._is_declared
+    undeclared = {"leaky_relu", "_conj_physical"}  # of PyTorch 2.11, as against 2.13
+    monkeypatch.setattr(
+        reductions,
+        "_is_declared",
+        lambda func: declared(func) and reductions.plain_name(func) not in undeclared,
+    )
+    layers = [(pyg.GATConv(5, 5), "x, edge_index -> x"), nn.LeakyReLU(), nn.Linear(5, 4)]
+    exposure = expose(pyg.Sequential("x, edge_index", layers).double(), graph())
+    assert exposure.head is not None and "leaky_relu" not in str(exposure.held)

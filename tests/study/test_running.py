@@ -108,7 +108,7 @@ def test_a_record_a_split(records, data):
         assert record.graph["nodes"] == 60
         sizes = {part: int(data[f"{part}_mask"][:, record.split].sum()) for part in PARTS}
         assert {part: record.graph[part] for part in PARTS} == sizes
-        assert record.environment["torch"] == torch.__version__
+        assert torch.__version__.startswith(record.environment["torch"])
         assert set(METHODS) | {"frozen", "oracle", "evidence", "total"} <= set(record.seconds)
 
 

@@ -1119,14 +1119,16 @@ def _nothing(c: OpContext) -> list[Behind]:
 
 POINTWISE = {
     "alpha_dropout", "bernoulli", "binary_cross_entropy", "binomial", "cauchy", "complex",
-    "exponential", "feature_dropout", "fill", "floor_divide", "geometric", "hardswish",
-    "huber_loss", "imag", "l1_loss", "log_normal", "log_sigmoid_forward", "mse_loss", "normal",
-    "poisson", "polar", "_prelu_kernel", "prelu", "random", "real", "rrelu_with_noise",
-    "smooth_l1_loss", "soft_margin_loss", "tril", "triu", "uniform", "zero",
+    "_conj_physical", "exponential", "feature_dropout", "fill", "floor_divide", "geometric",
+    "hardswish", "huber_loss", "imag", "l1_loss", "leaky_relu", "log_normal",
+    "log_sigmoid_forward", "mse_loss", "normal", "poisson", "polar", "_prelu_kernel", "prelu",
+    "random", "real", "rrelu_with_noise", "smooth_l1_loss", "soft_margin_loss", "tril", "triu",
+    "uniform", "zero",
     "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask",
     *(f"{kind}_like" for kind in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")),
 }  # fmt: skip
-"""Operations place by place that PyTorch does not declare as such (``torch.Tag.pointwise``)."""
+"""Operations place by place that PyTorch, or the lowest version allowed, does not declare as such
+(``torch.Tag.pointwise``)."""
 
 
 HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {

@@ -289,7 +289,7 @@ def test_forms_of_forward(kind, vary):
     edges, links = data.edge_index, data.edge_label_index
     if kind == "OfTrueGraph":  # a graph under the name of links stays the graph
         edges = data.train_pos_edge_index = data.edge_index.flip(0)
-    exposure = gr.expose_links(nn.DataParallel(model), data, vary=vary)
+    exposure = gr.expose_links(nn.DataParallel(model).cpu(), data, vary=vary)
     assert exposure.exact == (kind != "TwoClasses")
     if kind == "TwoClasses":
         both = model.both(data.x, edges, links)

@@ -141,7 +141,7 @@ STYLES: dict[str, Style] = {
         lambda data: c.EdgeFeatures(pyg.NNConv(WIDTH, WIDTH, nn.Linear(3, WIDTH * WIDTH))), TAILED
     ),
     "Sequential of PyG": Style(sequential, TAILED),
-    "DataParallel": Style(lambda data: nn.DataParallel(c.Functional()), TAILED),
+    "DataParallel": Style(lambda data: nn.DataParallel(c.Functional()).cpu(), TAILED),
     "TorchScript": Style(
         lambda data: torch.jit.script(nn.Sequential(nn.Linear(6, 4))), "TorchScript"
     ),
