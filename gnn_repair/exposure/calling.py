@@ -994,21 +994,15 @@ def _first_tensor(output: Any) -> Tensor | None:
     return next((one for one in several if isinstance(one, Tensor)), None)
 
 
-def _of_type(output: Any, node_type: str, counts: Mapping[str, int], classes: int | None) -> Any:
-    """What a model's output says of one type; what is not by type is left as it is.
-
-    Of several things in a tuple, such as logits beside embeddings of every type, the one with a
-    column a class, else the first.
-    """
+def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
+    """What a model's output says of one type; what is not by type is left as it is."""
     by_type = _said(output, counts)
     if by_type is None:
         return output
     if isinstance(output, tuple | list):
         outputs = [_about(one, node_type, counts) for one in output]
-        known = [one for one in outputs if one is not None]
-        wide = [one for one in known if one.dim() == 2 and one.shape[1] == classes]
-        if known:
-            return (wide or known)[0]
+        if any(one is not None for one in outputs):
+            return outputs
     if by_type.get(node_type) is None:
         spoken = [kind for kind, value in by_type.items() if value is not None]
         raise InputError(
@@ -1106,7 +1100,7 @@ def _on_typed(
     classes = count_classes((typed_field(data, "y") or {}).get(chosen), counts[chosen]) or classes
     call = replace(
         whole,
-        run=lambda: _of_type(whole(), chosen, counts, classes),
+        run=lambda: _of_type(whole(), chosen, counts),
         text=f"{whole.text}; logits of {chosen!r}",
     )
     graph = TypedGraph(counts, edges_of(data), chosen)

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:There exist node types")
         ("logits for every type", ["venue"], None, "venue"),
         ("HeteroConv by sum", [], None, "paper"),  # as many rows as there are papers
         ("HeteroConv by sum", ["author", "paper"], None, "paper"),
+        ("logits for every type", [], "venue", "output 0 .*, output 1 .*forward="),
         ("own wrapper", [], None, "'paper', 'author', 'venue' could .* node_type='paper'"),
         ("own wrapper", ["paper", "author"], None, "'paper', 'author' could .* node_type='paper'"),
     ],
@@ -45,10 +46,10 @@ def test_which_type_is_classified(name: str, labelled: Any, asked: Any, expected
     model, data = build(name)
     del data["paper"].y
     for kind in labelled:
-        data[kind].y = torch.zeros(SIZES[kind]).long()
+        data[kind].y = torch.arange(SIZES[kind]) % CLASSES
     if expected not in SIZES:
         with pytest.raises(InputError, match=expected):
-            expose(model, data)
+            expose(model, data, node_type=asked)
         return
     exposure, told = expose(model, data, node_type=asked), first_run(model, data)
     order = [expected, *(kind for kind in SIZES if kind != expected)]
