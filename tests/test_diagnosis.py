@@ -182,7 +182,7 @@ def test_values_are_intervals_beside_chance(two_outputs):
     assert f"{middle:.4g}" != f"{mean:.4g}" and f"width {middle:.4g} in" in str(found.range)
 
 
-@pytest.mark.parametrize("splits", [[3], [2, 0], [3, 1]])
+@pytest.mark.parametrize("splits", [[3], [2, 0], [3, 1, 0, 2]])
 def test_a_backbone_is_asked_about_the_test_nodes_of_its_own_splits(splits):
     """Every split has another number of test nodes; a mask of one column is that split's."""
     data = tiny_graph()

@@ -109,6 +109,13 @@ def test_the_whole_paper_is_the_default_grid(run, store):
     rows = json.loads(out)
     assert len(rows) == 64
     assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == 640
+    told = ("study", "status", "--store", str(store), "--format", "json")
+    for more, done in (
+        ([], 4),
+        (["--set", "backbones.dropout=0.1"], 0),
+        (["--protocol", "paper"], 4),
+    ):
+        assert sum(r["done"] for r in json.loads(run(*told, *more)[1])) == done
 
 
 def test_a_damaged_record_is_named_and_counts_as_missing(run, store):

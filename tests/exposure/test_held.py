@@ -166,6 +166,19 @@ def test_what_moves_a_node_beside_its_messages_is_named(name: str, bent: bool) -
     assert all(part.beside and str(part) in exposure.scope for part in exposure.held)
 
 
+@pytest.mark.parametrize("name", ["nothing", "mean", "add"])
+def test_what_a_sum_starts_from_is_beside_it(name: str) -> None:
+    class Started(Beside):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            x = self.enter(x)
+            started = self.beside(x, edge_index)
+            return self.lin(started.index_add(0, edge_index[1], x[edge_index[0]]))
+
+    how, operations = CASES[name]
+    held = expose(Started(how, False), plain()).held
+    assert [op for part in held if part.beside for op in part.operations] == operations
+
+
 @pytest.mark.parametrize("name", [*READ, "mean"])
 def test_what_moves_messages_is_named_as_before_them(name: str) -> None:
     how, operations = CASES[name]

@@ -182,6 +182,10 @@ def test_draws_of_many_different_nodes_are_drawn_once_each():
     nodes = np.arange(5000)
     sums = resample_sums(nodes, np.sqrt(nodes + 1.0)[:, None])[:, 0, 0]
     assert len(np.unique(sums)) == len(sums) == RESAMPLES
+    # A node is drawn with all its members.
+    both = resample_sums(nodes.repeat(2), np.ones((10000, 1)) * nodes.repeat(2)[:, None],
+                         np.tile([0, 1], 5000))[..., 0]  # fmt: skip
+    assert (both[:, 0] == both[:, 1]).all() and both.std() > 0
 
 
 def test_a_source_heard_by_two_heads_is_still_alone():
@@ -219,6 +223,8 @@ def test_what_is_nearly_right_is_told_how_to_be(case):
         (lambda: solve(exposure, data.y[:, None]), r"pass y\.flatten\(\)"),
         (lambda: gr.expose(GCN, data), "model is the class GCN; pass a trained instance"),
         (lambda: gr.report(exposure, "report.html", data.y), "Tensor is no path"),
+        (lambda: solve(exposure, data.y, threshold=0.5), "labels and threshold"),
+        (lambda: solve(exposure, data.y, labels=[0]), "labels and threshold"),
         *((lambda n=n: chosen_nodes(exposure, n, 0), "nodes is") for n in ("2", [[1], [2, 3]])),
     ):
         with pytest.raises(InputError, match=remedy):

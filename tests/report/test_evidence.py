@@ -147,6 +147,19 @@ def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
     np.testing.assert_array_equal(some.chance, whole.classes.chance)
 
 
+def test_homophily_is_a_share_of_the_labelled_neighbours():
+    exposure, y = make_exposure(groups=2)
+    y = y.clone()
+    y[torch.arange(40) % 3 == 0] = -1
+    ends = torch.randint(40, (2, 150), generator=torch.Generator().manual_seed(5))
+    either = {pair for u, v in ends.t().tolist() for pair in ((u, v), (v, u)) if u != v}
+    found = gather(exposure, y, edge_index=ends)
+    for node, share in zip(found.nodes, found.homophily, strict=True):
+        around = [int(y[u]) for u, v in either if v == node and y[u] >= 0]
+        wanted = around.count(int(y[node])) / len(around) if around else np.nan
+        np.testing.assert_equal(share, wanted)
+
+
 def test_what_is_left_of_rounding_is_no_support():
     evidence = gather(*make_exposure(groups=2))
     dusty = replace(evidence, witness=np.maximum(evidence.witness, 1e-9))

@@ -22,6 +22,7 @@ ENDS: dict[str, Callable[[Tensor], Tensor]] = {
     "twice": lambda z: (5 * z.softmax(1)).softmax(1),
     "two blocks": lambda z: torch.cat([z[:, :2].softmax(1), z[:, 2:].softmax(1)], 1),
     "two blocks of logs": lambda z: z.view(-1, 2, 2).log_softmax(2).flatten(1),
+    "two blocks of one softmax": lambda z: z.view(-1, 2, 2).softmax(2).flatten(1),
     "by columns": lambda z: z.view(-1, 2, 2).softmax(1).flatten(1),
     "beside a logit": lambda z: torch.cat([z[:, :3].softmax(1), z[:, 3:]], 1),
     "sum of two": lambda z: z.softmax(1) + z.relu().softmax(1),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GraphConv, SAGEConv
+from torch_geometric.nn import GraphConv, SAGEConv, SGConv
 
 import gnn_repair as gr
 from gnn_repair.datasets import planted_links
@@ -279,6 +279,20 @@ def test_logits_are_asked_of_decoders_that_offer_them():
     assert "taken off" not in exposure.mixture.called
     exposure = gr.expose_links(built(EXACT["VGAE"])[0], data)
     assert exposure.mixture.scope == "" and "last hop" not in str(exposure)
+
+
+@ends
+def test_the_last_hop_alone(vary):
+    data, model = graph(), SGConv(WIDTH, 5, K=2).double()
+    told = dot(model(data.x, data.edge_index), data.edge_label_index)
+    whole, last = (
+        gr.expose_links(model, data, decoder=dot, vary=vary, hops=hops)
+        for hops in ("paths", "last")
+    )
+    for exposure in (whole, last):
+        says(exposure, told)
+    assert whole.mixture.scope == "" and "last hop only" in last.mixture.scope
+    assert last.mixture.num_terms < whole.mixture.num_terms
 
 
 @pytest.mark.parametrize("kind", ["OfData", "TrueAndSampled", "OfTrueGraph", "TwoClasses"])

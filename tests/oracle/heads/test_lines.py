@@ -35,6 +35,7 @@ from tests.helpers.oracle.head_cases import KINDS, NODES, draw, tail_of
 # Lines stay on their side of every operation, whatever their slopes.
 
 NAMES = [name for name in FUNCTIONS if name != "leaky_relu"]  # that one becomes a ReLU
+FALLING = "elu of a negative scale"
 STEEP = [name for name in NAMES if FUNCTIONS[name].steep]
 UNITS = 400
 
@@ -49,13 +50,15 @@ def intervals(seed: int, positive: bool = False) -> Interval:
 
 
 def operation_of(name: str):
-    return Activation((0,), name, torch.tensor(0.7 if name == "elu" else 0.0, dtype=torch.float64))
+    parameter = {"elu": 0.7, FALLING: -0.7}.get(name, 0.0)
+    return Activation((0,), name.split()[0], torch.tensor(parameter, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_lines_of_any_slope_stay_above_and_below(name):
+@pytest.mark.parametrize("which", [*NAMES, FALLING])
+def test_lines_of_any_slope_stay_above_and_below(which):
+    name = which.split()[0]
     box = intervals(3, name in ("log", "sqrt", "reciprocal"))
-    operation, nodes = operation_of(name), torch.zeros(1, dtype=torch.int64)
+    operation, nodes = operation_of(which), torch.zeros(1, dtype=torch.int64)
     grid = torch.linspace(0, 1, 801, dtype=torch.float64)[:, None]
     y = box.low + grid * (box.high - box.low)
     f = operation.evaluate([y], nodes)
