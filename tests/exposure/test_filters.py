@@ -27,6 +27,7 @@ from tests.helpers.models.filter_models import (
     plain,
 )
 from tests.helpers.models.gallery_judge import drawn
+from tests.helpers.models.made import Made
 from tests.helpers.models.spelled_models import CASES, CLASSES, FEATURES, Dense, reweighted
 from tests.helpers.models.terms import dense, signed
 from tests.helpers.refusals import refused
@@ -481,3 +482,23 @@ def test_what_follows_a_product_is_followed(name: str) -> None:
     with torch.no_grad():
         truth = model(data.x)
     torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    "hops", [lambda: pyg.TAGConv(6, 6, 2), lambda: pyg.ChebConv(6, 6, 3)], ids=["TAG", "Cheb"]
+)
+def test_a_filter_of_an_earlier_layer_over_the_same_features_is_held(hops, gated) -> None:
+    """Two filters read the same rows; one feeds another layer, or that layer's own rows too."""
+
+    def forward(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+        skip, gate = self.skip(x, edge_index), self.gate(x, edge_index).sigmoid()
+        return skip + self.last(gate * x if gated else gate, edge_index)
+
+    torch.manual_seed(2)
+    data = graph()
+    data.x = torch.randn(NODES, 6).double()
+    exposure = expose(Made(forward, skip=hops(), gate=hops(), last=hops()).double(), data)
+    assert {group.name.split()[0] for group in exposure.groups} == {"skip", "last"}
+    (held,) = exposure.held
+    assert held.title.startswith("`gate`") and not held.beside

@@ -7,11 +7,13 @@ the same logits under weights that it never saw.
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 import gnn_repair as gr
+from tests.helpers.models.made import Made
 from tests.helpers.models.terms import dense
 
 NODES, WIDTH, CLASSES = 14, 5, 3
@@ -148,3 +150,79 @@ def test_messages_to_and_from_an_appended_node():
     exposure = gr.expose(Hub().double(), data)
     assert exposure.num_recipients == NODES and int(exposure.sources.max()) < NODES
     assert exposure.residual <= 1e-12
+
+
+def _blanked(m, keep):
+    m = m.clone()
+    m[~keep] = 0
+    return m
+
+
+ZEROED = {
+    "times": lambda m, keep: m * keep[..., None],
+    "masked_fill": lambda m, keep: m.masked_fill(~keep[..., None], 0.0),
+    "where": lambda m, keep: torch.where(keep[..., None], m, 0.0),
+    "where not": lambda m, keep: torch.where(~keep[..., None], torch.zeros_like(m), m),
+    "written": _blanked,
+}
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("name", ZEROED)
+@pytest.mark.parametrize("pairs", [False, True])
+def test_rows_that_a_mask_puts_to_zero_are_no_messages(name, pairs, width):
+    """Padded tables of neighbours, or all pairs of nodes, before a mean."""
+
+    def forward(self, x, table, keep):
+        rows = self.lin(x)
+        m = rows.expand(len(x), *rows.shape) if pairs else rows[table]
+        around = ZEROED[name](m, keep).sum(1) / keep.sum(1, keepdim=True)
+        return self.own(x) + (around if width > 1 else around * self.scale)
+
+    torch.manual_seed(4)
+    a = (torch.rand(NODES, NODES) < 0.3) | torch.eye(NODES, dtype=torch.bool)
+    most = int(a.sum(1).max())
+    table = torch.stack([F.pad(row.nonzero().view(-1), (0, most))[:most] for row in a])
+    keep = a if pairs else torch.arange(most) < a.sum(1, keepdim=True)
+    model = Made(forward, lin=nn.Linear(3, width), own=nn.Linear(3, 4)).double()
+    model.scale = torch.randn(4).double()
+    exposure = gr.expose(model, {"x": torch.randn(NODES, 3).double(), "table": table, "keep": keep})
+    matrix = dense(exposure)[0]
+    torch.testing.assert_close(matrix, a.double() / a.sum(1, keepdim=True))
+    assert not exposure.held
+
+
+DIVISORS = {
+    "a small number": lambda r: 1 / (r + 1e-12),
+    "clamp": lambda r: r.clamp(min=1e-9).reciprocal(),
+    "written": lambda r: 1 / r.index_put((r == 0,), torch.ones(()).double()),
+    "where": lambda r: 1 / torch.where(r == 0, torch.ones_like(r), r),
+    "masked_fill": lambda r: r.masked_fill(r == 0, 1).pow(-1),
+    "maximum": lambda r: 1 / torch.maximum(r, 1e-9 * torch.ones_like(r)),
+    "inverse": lambda r: (1 / r).masked_fill(torch.isinf(1 / r), 0),
+    "inverse, nan_to_num": lambda r: (1 / r).nan_to_num(0, 0),
+}
+
+
+@pytest.mark.parametrize("name", DIVISORS)
+@pytest.mark.parametrize("divides", [False, True])
+def test_a_divisor_that_is_kept_from_zero_belongs_to_the_coefficients(name, divides):
+    """Attention that is normalised after its sum: one group, with shares that add up to one."""
+
+    def forward(self, x, edge_index):
+        w = torch.cat([x[edge_index[0]], x[edge_index[1]]], 1).matmul(self.score).exp()[:, None]
+        zeros = x.new_zeros(len(x), 1)
+        share = DIVISORS[name](zeros.index_add(0, edge_index[1], w))
+        rows = self.lin(x)
+        added = torch.zeros_like(rows).index_add(0, edge_index[1], w * rows[edge_index[0]])
+        return (added / (1 / share) if divides else added * share) + self.own(x)
+
+    data = graph()
+    torch.manual_seed(4)
+    width = data.x.shape[1]
+    model = Made(forward, lin=nn.Linear(width, 4), own=nn.Linear(width, 4)).double()
+    model.score = torch.randn(2 * width).double()
+    exposure = gr.expose(model, data)
+    assert exposure.num_groups == 1 and exposure.head is None and not exposure.held
+    heard = exposure.mass[exposure.mass > 0]
+    torch.testing.assert_close(heard, torch.ones_like(heard), rtol=1e-6, atol=0)

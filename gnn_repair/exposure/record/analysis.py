@@ -42,6 +42,8 @@ FILLED = {"full", "full_like", "new_full", "fill"}
 MOVERS = GATHERS | {"roll", "flip", "cat", "gather", "index_copy", "scatter", "sort", "index_put"}
 """Operations that may put a row where another was."""
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
+GUARDS = {"add", "clamp", "clamp_min", "maximum", "where", "masked_fill", "index_put", "nan_to_num"}
+"""Operations by which a divisor is kept from zero."""
 LINEAR_ATTENTION = 1 << 25
 """Weights of linear attention, N² per head, up to which they are formed; beyond, it is held."""
 JOINED = {"any", "all", "sum", "logical_not", "bitwise_not", "logical_or", "bitwise_or"}
@@ -426,7 +428,7 @@ class Analysis:
         def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
             if place in final or step.mixes:
-                return ()
+                return self._base(step)
             known = [(count(out), len(self.value(out).rows)) for out in step.outs]
             alone = self.centres is None
             if self.pooled and alone and any(own == several > 0 for own, several in known):
@@ -561,21 +563,59 @@ class Analysis:
         names = ONES if with_number else ZEROS
         return step.name in names or (step.name in FILLED and filled == [with_number])
 
-    def sum_behind(self, number: int) -> int | None:
-        """The sum that numbers are, but for a small constant against zero."""
-        number = self.root(number)
-        step = self.maker(number)
-        while step is not None and step.name in ("add", "clamp", "clamp_min"):
-            if any(isinstance(argument, Ref) for argument in step.args[1:]):
+    def constant(self, argument: Any) -> float | None:
+        """The number that an argument is, where it is one that does not depend on the run."""
+        if isinstance(argument, int | float):
+            return float(argument)
+        kept = self.value(argument.number).tensor if isinstance(argument, Ref) else None
+        one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
+        return float(kept) if one and kept is not None else None
+
+    def zeroed(self, step: RecordedStep) -> tuple[int, int, bool] | None:
+        """(rows, mask, where the mask holds) of an operation that puts zeros in some rows."""
+
+        def is_zero(argument: Any) -> bool:
+            filled = isinstance(argument, Ref) and self.is_filled(argument.number, 0)
+            return filled or self.constant(argument) == 0
+
+        match step.name, step.args:
+            case "masked_fill", (Ref() as rows, Ref() as mask, value) if is_zero(value):
+                found = rows, mask, True
+            case "where", (Ref() as mask, Ref() as rows, value) if is_zero(value):
+                found = rows, mask, False
+            case "where", (Ref() as mask, value, Ref() as rows) if is_zero(value):
+                found = rows, mask, True
+            case "index_put", (Ref() as rows, (Ref() as mask,), value) if is_zero(value):
+                found = rows, mask, True
+            case _:
                 return None
-            number = self.root(step.args[0].number)
-            step = self.maker(number)
-        return None if step is None or step.reduction is None else self.value(number).step
+        truth = self.value(mask.number).dtype == torch.bool
+        return (rows.number, mask.number, found[2]) if truth else None
+
+    def divisor(self, number: int, divides: bool) -> int | None:
+        """The sum that numbers divide by, but for a guard against zero; ``divides``: not times."""
+        while (step := self.maker(number := self.root(number))) is not None:
+            if step.reduction is not None:
+                return self.value(number).step if divides else None
+            power = step.name == "pow" and step.args[1] == -1
+            if step.name == "reciprocal" or power:
+                divides = not divides
+            elif step.name not in GUARDS and not (step.name == "mul" and 1 in step.args):
+                return None
+            live = [n for n in set(step.inputs) if self.value(n).live]
+            numbers = [n for n in live if self.value(n).floating]
+            if len(numbers) != 1:
+                return None
+            conditions = self.ancestors(set(live) - set(numbers)) - self.ancestors(numbers)
+            if any(self.record.steps[place].mixes for place in conditions):
+                return None
+            number = numbers[0]
+        return None
 
     def normalisers(self, site: FinalSite) -> set[int]:
         """The operations that mix nodes in what a site's sums are divided by, which is in α."""
         if site.reduction.across is None:
-            sums = [self.sum_behind(after.value) for after in site.after]
+            sums = [self.divisor(after.value, after.inverse) for after in site.after]
             return {place for place in sums if place is not None}
         above = self.ancestors(after.value for after in site.after)
         above -= self.ancestors(self.feeding(site.step))
@@ -613,6 +653,8 @@ class Factor:
     inverse: bool
     place: Tensor
     """Of the message's shape: which of the numbers multiplies each element."""
+    negated: bool = False
+    """Whether messages are those where a mask does *not* hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -663,10 +705,10 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
     if analysis.is_whole(reduction):
         return Parts((), number)
 
-    def is_numbers(place: Tensor) -> bool:
-        """Whether one number stands for several of an entry's channels."""
+    def is_numbers(place: Tensor, gathered: bool) -> bool:
+        """Whether one number stands for several of an entry's channels, or for its only one."""
         first = place[tuple(0 if a in reduction.axes else slice(None) for a in range(place.dim()))]
-        return first.numel() > 1 and first.unique().numel() < first.numel()
+        return first.unique().numel() < first.numel() or (first.numel() == 1 and gathered)
 
     def place_of(value: int, shape: tuple[int, ...]) -> Tensor:
         own = analysis.value(value).shape
@@ -707,6 +749,22 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             number = other
         elif step.name == "neg":
             scale, number = -scale, step.args[0].number
+        elif (zeroed := analysis.zeroed(step)) is not None:
+            rows, mask, negated = zeroed
+            which = analysis.value(mask).shape
+            which += (1,) * (len(shape) - len(which)) if step.name == "index_put" else ()
+            try:
+                which_of = torch.arange(prod(which)).view(which).expand(shape)
+                place = move_along(pushes[::-1], which_of)
+            except (ValueError, RuntimeError):
+                break
+            structural = not analysis.value(mask).live
+            if not is_numbers(place, structural) or (analysis.pooled and not structural):
+                break
+            factors.append(Factor(mask, False, place, negated))
+            if analysis.value(rows).shape != shape:
+                pushes.append(_expansion(shape))
+            number = rows
         elif step.name in GATHERS:
             gathered = gather_parts(analysis, step)
             if gathered is None:
@@ -746,7 +804,7 @@ def _relations(analysis: Analysis, number: int) -> int | None:
 
 def _numbers_side(
     analysis: Analysis, step: RecordedStep, left: int, right: int, shape: tuple[int, ...],
-    place_of: Callable[[int, tuple[int, ...]], Tensor], is_numbers: Callable[[Tensor], bool],
+    place_of: Callable[[int, tuple[int, ...]], Tensor], is_numbers: Callable[[Tensor, bool], bool],
 ) -> tuple[int, int, Tensor] | None:  # fmt: skip
     """Which side of a product holds numbers per entry: (numbers, the other side, their place)."""
     sizes = {n: prod(analysis.value(n).shape) for n in (left, right)}
@@ -757,7 +815,7 @@ def _numbers_side(
     for numbers, other in sides:
         place = place_of(numbers, shape)
         gathered = len(analysis.value(other).rows) == 1 and len(analysis.value(numbers).rows) != 1
-        if is_numbers(place) or (prod(place.shape) == place.shape[0] and gathered):
+        if is_numbers(place, gathered):
             return numbers, other, place
     return None
 
@@ -999,31 +1057,29 @@ def _factor_of_recipients(
     shape = analysis.value(number).shape
     if reader.name == "div" and other != right.number:
         return None
-    if analysis.value(other).live and not _is_denominator(analysis, other, reduction, parts):
+    divides = reader.name == "div"
+    if analysis.value(other).live and not _is_denominator(
+        analysis, analysis.divisor(other, divides), reduction, parts
+    ):
         return None
     if analysis.value(reader.result).shape != shape:
         return None
     root, place = analysis.seen_through(other, shape)
     if axis is None:
-        return (
-            After(root, reader.name == "div", place.reshape(-1)[:1])
-            if place.unique().numel() == 1
-            else None
-        )
+        return After(root, divides, place.reshape(-1)[:1]) if place.unique().numel() == 1 else None
     nodes, count = NodeRows(place).along(axis), shape[axis]
     if nodes is None and analysis.value(other).live:  # a denominator per head
         nodes = place.movedim(axis, 0).reshape(shape[axis], -1)
         count *= nodes[0].unique().numel()
     if nodes is None or prod(analysis.value(root).shape) != count:
         return None
-    return After(root, reader.name == "div", nodes)
+    return After(root, divides, nodes)
 
 
 def _is_denominator(
-    analysis: Analysis, number: int, reduction: Reduction, parts: Parts | None
+    analysis: Analysis, place: int | None, reduction: Reduction, parts: Parts | None
 ) -> bool:
-    """Whether numbers are the sum of the messages' own weights: Σ e h / Σ e."""
-    place = analysis.sum_behind(number)
+    """Whether an operation adds up the messages' own weights: Σ e h / Σ e."""
     total = None if place is None else analysis.record.steps[place].reduction
     if total is not None and parts is None:
         return _sums_rows(analysis, total, reduction)
@@ -1126,7 +1182,7 @@ class Filters:
             step = self.analysis.maker(matrix)
             if step is None or step.name not in ("mul", "div", "neg"):
                 break
-            numbers = [self._number(argument) for argument in step.args]
+            numbers = [self.analysis.constant(argument) for argument in step.args]
             inner = [
                 a.number
                 for a, n in zip(step.args, numbers, strict=True)
@@ -1206,7 +1262,7 @@ class Filters:
         return Form(left.base, left.hop or right.hop, powers)
 
     def _scaled(self, step: RecordedStep) -> Form | None:
-        values = [self._number(argument) for argument in step.args]
+        values = [self.analysis.constant(argument) for argument in step.args]
         if values[1] is not None and isinstance(step.args[0], Ref):
             inner, number = self.form(step.args[0].number), values[1]
             factor = 1 / number if step.name == "div" else number
@@ -1215,13 +1271,6 @@ class Filters:
         else:
             return None
         return replace(inner, powers=tuple(factor * c for c in inner.powers))
-
-    def _number(self, argument: Any) -> float | None:
-        if isinstance(argument, int | float):
-            return float(argument)
-        kept = self.analysis.value(argument.number).tensor if isinstance(argument, Ref) else None
-        one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
-        return float(kept) if one and kept is not None else None
 
     def same(self, left: RecordedHop, right: RecordedHop) -> bool:
         """Whether two hops send over the same entries with the same numbers."""
@@ -1242,7 +1291,7 @@ class Filters:
         for place in final:
             site = site_of(self.analysis, place, self.size)
             form = self.form(site.value)
-            exits = self._exits(site, form, reached) if form.hop is not None else []
+            exits = self._exits(form, reached, final) if form.hop is not None else []
             sites |= {exit.value: exit for exit in exits or [site]}
         return [sites[value] for value in sorted(sites)]
 
@@ -1250,29 +1299,33 @@ class Filters:
         """Whether a sum is the last hop of several."""
         return len(self.form(site.value).powers) > 2
 
-    def _exits(self, site: FinalSite, form: Form, reached: set[int]) -> list[FinalSite]:
+    def _exits(self, form: Form, reached: set[int], final: Collection[int]) -> list[FinalSite]:
         """The values of a filter that something else reads; none where there is only one hop."""
         assert form.hop is not None
-        chain = {}
+        chain: dict[int, tuple[Form, RecordedHop]] = {}
         for value in sorted(
             {out for p in self.analysis.needed for out in self.analysis.record.steps[p].outs}
         ):
             other = self.form(value)
             if other.hop is not None and other.base == form.base and self.same(other.hop, form.hop):
-                chain[value] = other
+                chain[value] = other, other.hop
+        every = {self.hops[value].site.step for value in chain if value in self.hops}
+        outer = [n for p in final if p not in every for n in self.analysis.feeding(p)]
+        earlier = self.analysis.ancestors(outer)  # layers before another final sum: held
+        chain = {v: own for v, own in chain.items() if self.analysis.value(v).step not in earlier}
         hops = [self.hops[value] for value in chain if value in self.hops]
-        if len(hops) < 2 or all(len(other.powers) < 3 for other in chain.values()):
+        if len(hops) < 2 or all(len(other.powers) < 3 for other, _ in chain.values()):
             return []
         inside = set().union(*(hop.between for hop in hops)) | {hop.site.step for hop in hops}
         inside |= {self.analysis.value(value).step for value in chain} | self.stacks
         sums = frozenset(hop.site.step for hop in hops)
         exits = []
-        for value, other in chain.items():
+        for value, (other, hop) in chain.items():
             readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
             outside = any(r not in inside for r in readers) or value == self.analysis.record.output
             if outside and value in reached:
-                powers = Powers(other.powers, form.base, sums, scale=form.hop.scale)
-                exits.append(replace(site, value=value, powers=powers, base=None))
+                powers = Powers(other.powers, form.base, sums, scale=hop.scale)
+                exits.append(replace(hop.site, value=value, powers=powers, base=None))
         own = self.holder(form.hop.site.step)
         first = {
             r for r in self.analysis.readers.get(form.base, ())
@@ -1280,7 +1333,7 @@ class Filters:
         }  # fmt: skip
         if first and own and form.base in reached:
             powers = Powers((1.0,), form.base, sums, frozenset(first))
-            exits.insert(0, replace(site, value=form.base, powers=powers, base=None))
+            exits.insert(0, replace(form.hop.site, value=form.base, powers=powers, base=None))
         return exits
 
 
@@ -1303,7 +1356,7 @@ def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
         pairs += [(getattr(left, name), getattr(right, name)) for name in names]
     else:
         forms = [
-            (p.scale, p.table is None, r.mean, r.more, [f.inverse for f in p.factors])
+            (p.scale, p.table is None, r.mean, r.more, [(f.inverse, f.negated) for f in p.factors])
             for p, r in ((ours, left), (theirs, right))
         ]
         if forms[0] != forms[1] or not alike(left.recipients, right.recipients):

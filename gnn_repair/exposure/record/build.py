@@ -439,6 +439,7 @@ def _coefficients(
         place: Any = (..., *[int(w) for w in where])
         numbers = shown[place].reshape(-1)
         values = kept[factor.value].reshape(-1)[numbers]
+        values = ~values if factor.negated else values
         total = total / values if factor.inverse else total * values
     return total
 
