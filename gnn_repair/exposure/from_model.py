@@ -322,7 +322,7 @@ class Exposer:
         self.subject, self.wanted, self.model = subject, wanted, subject.model
         self.read: Reading | None = None
         self.graphs: int | None = None
-        self.modules = dict(self.model.named_modules())
+        self.modules = dict(self.model.named_modules(remove_duplicate=False))
         self.caches: list[KeptTable] = []
         self.outputs: tuple[int, ...] = ()
         """Values that take the output's place: the embeddings of links' ends."""

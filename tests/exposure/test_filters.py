@@ -502,3 +502,65 @@ def test_a_filter_of_an_earlier_layer_over_the_same_features_is_held(hops, gated
     assert {group.name.split()[0] for group in exposure.groups} == {"skip", "last"}
     (held,) = exposure.held
     assert held.title.startswith("`gate`") and not held.beside
+
+
+STEPPED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "lerp": lambda a, z, h: torch.lerp(a @ z, h, 0.2),
+    "addmm": lambda a, z, h: torch.addmm(h, a, z, beta=0.2, alpha=0.8),
+    "sparse addmm": lambda a, z, h: torch.sparse.addmm(h, a.to_sparse(), z, beta=0.2, alpha=0.8),
+}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_steps_in_one_operation_are_hops(name: str) -> None:
+    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
+        h = z = self.lin(x)
+        for _ in range(K):
+            z = STEPPED[name](adj, z, h)
+        return z
+
+    torch.manual_seed(3)
+    data = {"x": torch.randn(NODES, 5).double(), "adj": HOP}
+    exposure = expose(Made(forward, lin=nn.Linear(5, 3)).double(), data)
+    wanted = polynomial(*[0.2 * 0.8**k for k in range(K)], 0.8**K)
+    assert exposure.scope == "" and exposure.num_groups == 1
+    torch.testing.assert_close(dense(exposure)[0], wanted, rtol=1e-12, atol=1e-14)
+
+
+SCALED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "one matrix": lambda d, a, h: (d @ a @ d) @ h,
+    "one after another": lambda d, a, h: d @ (a @ (d @ h)),
+    "sparse": lambda d, a, h: torch.sparse.mm(d.to_sparse(), a @ torch.mm(d.to_sparse_csr(), h)),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_product_with_a_diagonal_matrix_scales_rows(name: str) -> None:
+    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
+        return SCALED[name](torch.diag(adj.sum(1).pow(-0.5)), adj, self.lin(x))
+
+    torch.manual_seed(3)
+    a = ((torch.rand(9, 9) < 0.2) | torch.eye(9, dtype=torch.bool)).double()
+    model = Made(forward, lin=nn.Linear(5, 3)).double()
+    exposure = expose(model, {"x": torch.randn(9, 5).double(), "adj": a})
+    scale = torch.diag(a.sum(1).pow(-0.5))
+    wanted = scale @ a @ scale if name == "one matrix" else scale @ a  # else rows are scaled
+    torch.testing.assert_close(dense(exposure)[0], wanted, rtol=1e-12, atol=0)
+    assert exposure.num_terms == int((wanted != 0).sum()) and not exposure.held
+
+
+def test_nodes_that_share_no_hyperedge_send_nothing() -> None:
+    """H (Hᵀ x) of a given incidence is (H Hᵀ) x: exact zeros are no messages."""
+
+    def forward(self: Any, x: Tensor, hyper: Tensor) -> Tensor:
+        return hyper @ (hyper.t() @ self.lin(x))
+
+    torch.manual_seed(3)
+    hyper = (torch.rand(15, 6) < 0.2).double()
+    hyper[torch.arange(15), torch.arange(15) % 6] = 1
+    data = {"x": torch.randn(15, 5).double(), "hyper": hyper}
+    exposure = expose(Made(forward, lin=nn.Linear(5, 3)).double(), data)
+    wanted = hyper @ hyper.t()
+    torch.testing.assert_close(dense(exposure)[0], wanted)
+    assert exposure.num_terms == int((wanted != 0).sum())
+    assert "spectral" not in str(exposure) and "attention" not in str(exposure)

@@ -160,6 +160,7 @@ def _blanked(m, keep):
 
 ZEROED = {
     "times": lambda m, keep: m * keep[..., None],
+    "times as wide": lambda m, keep: m * keep[..., None].expand_as(m),
     "masked_fill": lambda m, keep: m.masked_fill(~keep[..., None], 0.0),
     "where": lambda m, keep: torch.where(keep[..., None], m, 0.0),
     "where not": lambda m, keep: torch.where(~keep[..., None], torch.zeros_like(m), m),
@@ -226,3 +227,31 @@ def test_a_divisor_that_is_kept_from_zero_belongs_to_the_coefficients(name, divi
     assert exposure.num_groups == 1 and exposure.head is None and not exposure.held
     heard = exposure.mass[exposure.mass > 0]
     torch.testing.assert_close(heard, torch.ones_like(heard), rtol=1e-6, atol=0)
+
+
+COPIED = {
+    "broadcast": lambda w, h: w.unsqueeze(2) * h.view(len(h), 2, -1),
+    "interleaved": lambda w, h: w.repeat_interleave(h.shape[1] // 2, 1) * h,
+    "expanded": lambda w, h: w.unsqueeze(2).expand(len(h), 2, h.shape[1] // 2).reshape(h.shape) * h,
+    "repeated": lambda w, h: h.view(len(h), 2, -1) * w.unsqueeze(2).repeat(1, 1, h.shape[1] // 2),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_weights_that_are_copied_to_the_channels_are_coefficients(name):
+    def forward(self, x, edge_index):
+        rows = COPIED[name](self.weigh(x).sigmoid()[edge_index[0]], self.lin(x)[edge_index[0]])
+        return self.last(x.new_zeros(len(x), 6).index_add(0, edge_index[1], rows.flatten(1)))
+
+    data = graph()
+    torch.manual_seed(5)
+    parts = {
+        "weigh": nn.Linear(WIDTH, 2),
+        "lin": nn.Linear(WIDTH, 6),
+        "last": nn.Linear(6, CLASSES),
+    }
+    model = Made(forward, **parts).double()
+    found = dense(gr.expose(model, data))
+    shares = model.weigh(data.x).sigmoid().detach()
+    for head in range(2):
+        torch.testing.assert_close(found[head], counts(data.edge_index) * shares[:, head])

@@ -30,7 +30,7 @@ from gnn_repair.exposure.heads.building import (
     frame_of,
     traced_in,
 )
-from gnn_repair.exposure.heads.operations import Concatenate, Opaque, Slot, name_of
+from gnn_repair.exposure.heads.operations import Affine, Concatenate, Opaque, Slot, name_of
 from gnn_repair.exposure.heads.translations import COMPOSED, TRANSLATIONS
 
 LARGEST = 1 << 27
@@ -283,9 +283,17 @@ def _emit(
         several,
         axis,
     )
+    if name_of(call.target) in LINEAR and len(inputs) == 1 and not constants:
+        width = builder.widths[inputs[0]]
+        rows = torch.eye(width + 1, width, dtype=torch.float64, device=builder.device)
+        made = operation.evaluate([rows], torch.arange(width + 1, device=builder.device))
+        affine = Affine(tuple(inputs), (made[:-1] - made[-1]).t().contiguous(), made[-1])
+        return builder.shown(builder.emit(affine, frame.width), frame)
     return builder.shown(builder.emit(operation, frame.width), frame)
 
 
+LINEAR = ("convolution", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d", "cumsum")
+"""Operations that are linear in what messages reach, with constants for everything else."""
 SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full")}
 SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
 """Operations that take a tensor's shape and none of its values."""

@@ -385,7 +385,10 @@ def _softplus(builder: Builder, value: int, beta: float = 1, threshold: float = 
 
 def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **keys: Any) -> int:
     """min(max(x, low), high) out of ReLUs; a norm bounded below stays one to divide by."""
-    low, high = keys.get("min", low), keys.get("max", high)
+    low, high = (
+        limit.item() if isinstance(limit, Tensor) and limit.numel() == 1 else limit
+        for limit in (keys.get("min", low), keys.get("max", high))
+    )
     if isinstance(low, Tensor | TracedTensor) or isinstance(high, Tensor | TracedTensor):
         raise Untranslatable
     norm, made = builder.norms.get(value), value
@@ -772,6 +775,14 @@ def _rows_added(base: Tensor, dim: int, index: Tensor, rows: Tensor, *, alpha: f
     return base + torch.zeros_like(base).index_copy(dim, index, alpha * rows)
 
 
+def _distance(left: Tensor, right: Tensor, p: float = 2.0, *_: Any) -> Tensor:
+    """Distances of rows to constant rows."""
+    if p not in (1, 2):
+        raise Untranslatable
+    between = left.unsqueeze(-2) - right.unsqueeze(-3)
+    return between.abs().sum(-1) if p == 1 else between.square().sum(-1).sqrt()
+
+
 def _rrelu(
     x: Tensor, noise: Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
     *_: Any,
@@ -799,6 +810,8 @@ COMPOSED: dict[str, Callable[..., Tensor]] = {
     "hardswish": lambda x: x * functional.hardsigmoid(x),
     "glu": _glu,
     "minimum": lambda x, y: -torch.maximum(-x, -y),
+    "_euclidean_dist": _distance,
+    "_cdist_forward": _distance,
     "mv": lambda matrix, vector: torch.mm(matrix, vector.unsqueeze(1)).squeeze(1),
     "addmv": lambda base, matrix, vector, beta=1, alpha=1: (
         beta * base + alpha * torch.mv(matrix, vector)

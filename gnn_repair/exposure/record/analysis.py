@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.record.recorder import (
@@ -34,8 +34,18 @@ from gnn_repair.exposure.record.reductions import (
 )
 from gnn_repair.exposure.state import alike
 
-NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
-"""Operations that give no negative numbers."""
+ANY = (-inf, inf)
+POSITIVE = (0.0, inf)
+RANGES = {
+    **dict.fromkeys(("_softmax", "sigmoid", "hardsigmoid"), (0.0, 1.0)),
+    **dict.fromkeys(("tanh", "hardtanh", "sin", "cos", "erf"), (-1.0, 1.0)),
+    **dict.fromkeys(("exp", "relu", "softplus", "abs", "square"), POSITIVE),
+}
+"""By operation: between what its results lie, whatever it is given. Roots are left out: rows are
+divided by norms, which are no weights."""
+PICKED = MOVES | SAME | GATHERS | {"select", "slice", "split", "unbind", "mean", "amax", "amin"}
+"""Operations whose results lie where those lie that they are given."""
+ADDED_UP = {"sum", "scatter_add", "index_add", "cumsum"}
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
 ONES = {"ones", "ones_like", "new_ones"}
 FILLED = {"full", "full_like", "new_full", "fill"}
@@ -73,6 +83,7 @@ class Analysis:
         """The operations of which that is true, and whether they mix nodes if it is not."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
         self._stacks: dict[int, FinalSite | None] = {}
+        self._ranges: dict[int, tuple[float, float]] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
 
@@ -198,20 +209,20 @@ class Analysis:
             step = self.record.steps[place]
             if step.name not in ("mm", "bmm"):
                 continue
-            in_basis = self._is_in_basis(step.args[0].number)
+            in_basis = self._is_in_basis(step.args[0].number, size)
             reduction = self._linear_attention(step, size) if in_basis or not step.mixes else None
             if in_basis or reduction is not None:
                 self.attention[place] = in_basis  # whose rows are no nodes, whatever their number
                 step.reduction, step.mixes = reduction, True
 
-    def _is_in_basis(self, number: int) -> bool:
+    def _is_in_basis(self, number: int, size: int) -> bool:
         """Whether a matrix is an orthonormal basis of as many vectors as nodes, scaled or not."""
         root, _ = self.unmoved(number)
         step, value = self.maker(root), self.value(root)
         if step is not None:
             scaled = step.name in ("mul", "div") and isinstance(step.args[0], Ref)
-            return scaled and self._is_in_basis(step.args[0].number)
-        square = len(value.shape) == 2 and value.shape[0] == value.shape[1]
+            return scaled and self._is_in_basis(step.args[0].number, size)
+        square = tuple(value.shape) == (size, size)
         return square and value.tensor is not None and is_basis(value.tensor)
 
     def forget_attention(self) -> bool:
@@ -261,6 +272,7 @@ class Analysis:
         return Reduction(
             message, matrix=left, across=across, between=between, turned=turned, size=size,
             factor=factor, sources=nodes, out_axis=len(shape) - 2,
+            is_attention=self.is_learned([left, across]),
         )  # fmt: skip
 
     def _by_row(self, step: RecordedStep) -> tuple[int, int] | None:
@@ -272,11 +284,20 @@ class Analysis:
                 return one.number, two.number
         return None
 
+    def is_learned(self, values: Iterable[int]) -> bool:
+        """Whether values depend on the model's parameters."""
+        behind = (
+            self.value(number).tensor for number, place in self.walk_back(values) if place < 0
+        )
+        return any(isinstance(tensor, nn.Parameter) for tensor in behind)
+
     def is_spectral(self, reduction: Reduction) -> bool:
         """Whether it is a filter U f Uᵀ in a basis that is given, no attention."""
-        return (
-            reduction.across is not None and self.maker(self.unmoved(reduction.across)[0]) is None
-        )
+        given = None if reduction.across is None else self.value(self.root(reduction.across))
+        tensor = None if given is None or given.step >= 0 else given.tensor
+        if tensor is None or tensor.dim() != 2:
+            return False
+        return is_basis(tensor if tensor.shape[0] >= tensor.shape[1] else tensor.mT)
 
     def nodes_along(self, number: int, axis: int) -> Tensor | None:
         """[n] the nodes along an axis of a value, where one of those behind it changes there."""
@@ -524,16 +545,62 @@ class Analysis:
 
     def is_weight(self, number: int) -> bool:
         """Whether numbers are a weight by how they are made: nonnegative, or of the graph alone."""
-        value, step = self.value(number), self.maker(number)
-        if not value.live:
-            return True
-        if step is None or step.name in NONNEGATIVE:
-            return step is not None
-        read = [argument.number for argument in step.args if isinstance(argument, Ref)]
-        if step.name in ("mul", "div", "add"):
-            return all(self.is_weight(argument) for argument in read)
-        followed = step.name in MOVES | SAME | GATHERS or step.name in ("scatter_add", "sum")
-        return followed and self.is_weight(read[-1] if step.name == "scatter_add" else read[0])
+        return self.range_of(Ref(number))[0] >= 0
+
+    def range_of(self, argument: Any) -> tuple[float, float]:
+        """Between what numbers lie by how they are made; those of the graph alone are weights."""
+        known = self.constant(argument)
+        if known is not None or not isinstance(argument, Ref):
+            return (known, known) if known is not None else ANY
+        number = argument.number
+        if number not in self._ranges:
+            value, step = self.value(number), self.maker(number)
+            whole = value.dtype is not None and not value.floating
+            made = ANY if step is None else RANGES.get(step.name) or self._range(step)
+            self._ranges[number] = POSITIVE if not value.live or whole else made
+        return self._ranges[number]
+
+    def _range(self, step: RecordedStep) -> tuple[float, float]:
+        args = step.args
+        several = args[0] if isinstance(args[0], tuple) else args
+        inner = [self.range_of(one) for one in several if isinstance(one, Ref | int | float)]
+        (a, b), (c, d) = (*inner, ANY, ANY)[:2]
+        hull = min(low for low, _ in inner), max(high for _, high in inner)
+        match step.name:
+            case name if name in PICKED:
+                return a, b
+            case "cat" | "stack":
+                return hull
+            case name if name in ADDED_UP:
+                added = inner if name.endswith("add") else inner[:1]
+                return POSITIVE if all(low >= 0 for low, high in added if high != low) else ANY
+            case "add" | "sub" | "rsub":
+                (a, b), (c, d) = ((c, d), (a, b)) if step.name == "rsub" else ((a, b), (c, d))
+                factor = float(step.kwargs.get("alpha", 1)) * (1 if step.name == "add" else -1)
+                c, d = sorted((factor * c, factor * d))
+                return a + c, b + d
+            case "mul" | "div" if min(a, c) >= 0:
+                return POSITIVE
+            case "mul" | "div" if c == d and 0 < c < inf:
+                return (a * c, b * c) if step.name == "mul" else (a / c, b / c)
+            case "pow":
+                return POSITIVE if c == d and c % 2 == 0 else ANY
+            case "reciprocal":
+                return POSITIVE if a >= 0 else ANY
+            case "neg":
+                return -b, -a
+            case "clamp" | "clamp_min":
+                low = self.constant(args[1] if len(args) > 1 else step.kwargs.get("min"))
+                return (a if low is None else max(a, low)), b
+            case "maximum":
+                return max(a, c), max(b, d)
+            case "where":
+                return min(x for x, _ in inner[1:]), max(x for _, x in inner[1:])
+            case "masked_fill" | "scatter" | "index_put" | "index_copy" | "copy":
+                ends = [inner[0], inner[-1]]
+                low = min(x for x, _ in ends)
+                return (min(low, 0.0) if low >= 0 else low), inf
+        return ANY
 
     def is_layer(self, step: RecordedStep) -> bool:
         """Whether an operation multiplies by a matrix that the model has learned."""
@@ -710,10 +777,9 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
         first = place[tuple(0 if a in reduction.axes else slice(None) for a in range(place.dim()))]
         return first.unique().numel() < first.numel() or (first.numel() == 1 and gathered)
 
-    def place_of(value: int, shape: tuple[int, ...]) -> Tensor:
-        own = analysis.value(value).shape
-        numbers = torch.arange(prod(own)).view(own).expand(shape)
-        return move_along(pushes[::-1], numbers)
+    def place_of(value: int, shape: tuple[int, ...]) -> tuple[int, Tensor]:
+        root, numbers = analysis.seen_through(value, shape)
+        return root, move_along(pushes[::-1], numbers)
 
     while True:
         step, shape = analysis.maker(number), analysis.value(number).shape
@@ -740,10 +806,10 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
                 break
             if chosen is None:
                 break
-            numbers, other, place = chosen
+            numbers, other, place, inverse = chosen
             if analysis.pooled and not analysis.is_weight(numbers):
                 break  # a gate that scales a node's row, up or down
-            factors.append(Factor(numbers, step.name == "div" and numbers == right.number, place))
+            factors.append(Factor(numbers, inverse, place))
             if analysis.value(other).shape != shape:
                 pushes.append(_expansion(shape))
             number = other
@@ -751,11 +817,13 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             scale, number = -scale, step.args[0].number
         elif (zeroed := analysis.zeroed(step)) is not None:
             rows, mask, negated = zeroed
-            which = analysis.value(mask).shape
-            which += (1,) * (len(shape) - len(which)) if step.name == "index_put" else ()
             try:
-                which_of = torch.arange(prod(which)).view(which).expand(shape)
-                place = move_along(pushes[::-1], which_of)
+                if step.name == "index_put":
+                    which = analysis.value(mask).shape
+                    place = torch.arange(prod(which)).view(*which, *[1] * (len(shape) - len(which)))
+                    place = move_along(pushes[::-1], place.expand(shape))
+                else:
+                    mask, place = place_of(mask, shape)
             except (ValueError, RuntimeError):
                 break
             structural = not analysis.value(mask).live
@@ -804,19 +872,23 @@ def _relations(analysis: Analysis, number: int) -> int | None:
 
 def _numbers_side(
     analysis: Analysis, step: RecordedStep, left: int, right: int, shape: tuple[int, ...],
-    place_of: Callable[[int, tuple[int, ...]], Tensor], is_numbers: Callable[[Tensor, bool], bool],
-) -> tuple[int, int, Tensor] | None:  # fmt: skip
-    """Which side of a product holds numbers per entry: (numbers, the other side, their place)."""
-    sizes = {n: prod(analysis.value(n).shape) for n in (left, right)}
-    sides = [(right, left)] if step.name == "div" else sorted(
-        [(right, left), (left, right)],
-        key=lambda pair: (sizes[pair[0]], len(analysis.value(pair[0]).rows) == 1),
-    )  # fmt: skip
-    for numbers, other in sides:
-        place = place_of(numbers, shape)
-        gathered = len(analysis.value(other).rows) == 1 and len(analysis.value(numbers).rows) != 1
+    place_of: Callable[[int, tuple[int, ...]], tuple[int, Tensor]],
+    is_numbers: Callable[[Tensor, bool], bool],
+) -> tuple[int, int, Tensor, bool] | None:  # fmt: skip
+    """Which side of a product holds numbers per entry: they, the other side, whose number each
+    element is multiplied by, and whether it is divided."""
+
+    def order(pair: tuple[int, int]) -> tuple[int, bool]:
+        value = analysis.value(analysis.root(pair[0]))
+        return prod(value.shape), len(value.rows) == 1
+
+    divides = step.name == "div"
+    sides = [(right, left)] if divides else sorted([(right, left), (left, right)], key=order)
+    for side, other in sides:
+        numbers, place = place_of(side, shape)
+        gathered = len(analysis.value(other).rows) == 1 and len(analysis.value(side).rows) != 1
         if is_numbers(place, gathered):
-            return numbers, other, place
+            return numbers, other, place, divides
     return None
 
 
@@ -1207,7 +1279,12 @@ class Filters:
             inner = self.form(hop.table)
             if inner.hop is not None and not self.same(inner.hop, hop):
                 inner = Form(self.analysis.canonical.get(hop.table, hop.table), None, (1.0,))
-            return Form(inner.base, hop, (0.0, *(hop.scale * c for c in inner.powers)))
+            made = Form(inner.base, hop, (0.0, *(hop.scale * c for c in inner.powers)))
+            base, reduction = hop.site.base, hop.site.reduction
+            if base is None:
+                return made
+            known = None if reduction.more else self._sum(made, self.form(base), reduction.of_base)
+            return known or alone
         step = self.analysis.maker(number)
         if step is None or not step.args or not isinstance(step.args[0], Ref):
             return alone
@@ -1226,6 +1303,11 @@ class Filters:
             return self._sum(left, right, second) or alone
         if step.name in ("mul", "div") and len(step.args) == 2:
             return self._scaled(step) or alone
+        share = self.analysis.constant(step.args[2]) if step.name == "lerp" else None
+        if share is not None:
+            start, end = (self.form(argument.number) for argument in step.args[:2])
+            kept = replace(start, powers=tuple((1 - share) * c for c in start.powers))
+            return self._sum(kept, end, share) or alone
         if step.name == "neg":
             inner = self.form(step.args[0].number)
             return replace(inner, powers=tuple(-c for c in inner.powers))

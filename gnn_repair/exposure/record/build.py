@@ -535,8 +535,7 @@ def _product_block(
     after: Tensor | None,
 ) -> Block:
     if matrix.layout == torch.strided:
-        every = site.reduction.across is not None  # all nodes send, some with weight 0
-        places = (torch.ones_like(matrix) if every else matrix).nonzero()
+        places = (torch.ones_like(matrix) if site.reduction.is_attention else matrix).nonzero()
         recipients, rows, values = places[:, 0], places[:, 1], matrix[places[:, 0], places[:, 1]]
     else:
         whole = matrix.to_sparse_coo() if matrix.layout != torch.sparse_coo else matrix
@@ -616,7 +615,7 @@ def mixtures_of(
     alpha, order = block.coefficients.to(block.states.dtype), entries.order
     alpha = alpha if order is None else alpha[order]
     lowest = float(alpha.min()) if len(alpha) else 0.0
-    signed, linear = lowest < 0, block.pieces[0].site.reduction.across is not None
+    signed, linear = lowest < 0, block.pieces[0].site.reduction.is_attention
     mixtures = []
     for sign in (1, -1) if signed else (1,):
         coefficients, rows, indptr = alpha, entries.rows, entries.indptr
@@ -831,8 +830,9 @@ def _named(
 
 def _kind(analysis: Analysis, site: FinalSite) -> str:
     if site.reduction.matrix is not None:
-        linear = "spectral filter" if analysis.is_spectral(site.reduction) else "linear attention"
-        return "matrix product" if site.reduction.across is None else linear
+        if analysis.is_spectral(site.reduction):
+            return "spectral filter"
+        return "linear attention" if site.reduction.is_attention else "matrix product"
     return "mean" if site.reduction.mean else "sum"
 
 
@@ -886,7 +886,7 @@ def _rule(
     parts = site.parts
     if analysis.is_spectral(site.reduction):
         return how, "α = the entry of U f(Λ) Uᵀ, h = the sender's row", "the model"
-    if site.reduction.across is not None:
+    if site.reduction.is_attention:
         return how, f"α = {words}, q · k of both ends, h = the sender's row", "the model"
     if site.reduction.matrix is not None or parts is None:
         assert site.reduction.matrix is not None

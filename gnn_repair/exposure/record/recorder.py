@@ -100,7 +100,7 @@ LINKS = 1 << 40
 UNCOUNTED = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
-MOVES = VIEWS | {"unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "movedim"}
+MOVES = VIEWS | {"unsqueeze", "squeeze", "expand", "repeat", "permute", "transpose", "t", "movedim"}
 SAME = {"alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "dropout",
         "native_dropout"}  # fmt: skip
 GATHERS = {"index_select", "index", "embedding"}
@@ -213,9 +213,9 @@ class Spaces:
 
 
 def is_basis(matrix: Tensor) -> bool:
-    """Whether the columns of a square matrix are an orthonormal basis with signs, as eigenvectors.
+    """Whether the columns of a matrix are orthonormal and have signs, as eigenvectors.
 
-    They stand for no nodes, which a matrix of their shape would let one think.
+    They stand for no nodes, which a square matrix would let one think.
     """
     if (
         matrix.layout != torch.strided
@@ -223,7 +223,7 @@ def is_basis(matrix: Tensor) -> bool:
         or not bool((matrix < 0).any())
     ):
         return False
-    probe = torch.arange(len(matrix), device=matrix.device).to(matrix.dtype).mul(1.7).sin()
+    probe = torch.arange(matrix.shape[1], device=matrix.device).to(matrix.dtype).mul(1.7).sin()
     return bool(((matrix.mT @ (matrix @ probe)) - probe).abs().amax() < 1e-3)
 
 
@@ -279,11 +279,35 @@ class Record:
 
 
 def run_decomposed(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """A composite operation run as its parts, for inference mode hands it over whole."""
-    if not (torch.is_inference_mode_enabled() and func._can_decompose()):
-        return NotImplemented
-    with mode:
-        return func.decompose(*args, **kwargs)
+    """A composite operation run as its parts, for inference mode hands it over whole; and the
+    product with a diagonal matrix as what it is, a number times each row."""
+    if torch.is_inference_mode_enabled() and func._can_decompose():
+        with mode:
+            return func.decompose(*args, **kwargs)
+    if plain_name(func) == "mm" or (
+        plain_name(func) == "_sparse_addmm" and kwargs.get("beta", 1) == 0
+    ):
+        matrix, rows = args[-2:]
+        if _is_diagonal(matrix):
+            with mode:
+                ones = rows.new_ones(len(rows))
+                dense = matrix.layout == torch.strided
+                numbers = matrix.diagonal() if dense else torch.mv(matrix, ones)
+                return numbers.unsqueeze(1) * rows * kwargs.get("alpha", 1)
+    return NotImplemented
+
+
+def _is_diagonal(matrix: Tensor) -> bool:
+    """Whether a matrix is zero but on its diagonal, and not the identity, as features may be."""
+    if matrix.shape[0] != matrix.shape[1] or len(matrix) < 2:
+        return False
+    if matrix.layout == torch.strided:
+        numbers = matrix.diagonal()
+        return int(matrix.count_nonzero()) == int(numbers.count_nonzero()) and bool(
+            (numbers != 1).any()
+        )
+    coo = matrix if matrix.layout == torch.sparse_coo else matrix.to_sparse_coo()
+    return torch.equal(*coo._indices()) and bool((coo._values() != 1).any())
 
 
 class ValueStore:

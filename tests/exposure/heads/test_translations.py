@@ -159,7 +159,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "in place": in_place,
     "preallocated": preallocated,
 }
-UNKNOWN = {"cube", "clamp by tensors", "log_sigmoid", "sorted", "two largest", "distances"}
+UNKNOWN = {"cube", "clamp by tensors", "log_sigmoid", "sorted", "two largest"}
 UNKNOWN |= {"threshold with a jump", "preallocated", "add itself", "chosen by node"}
 """Those that hold something without a form of its own (sin is one)."""
 

@@ -455,3 +455,47 @@ def test_pools_of_different_numbers_of_clusters_name_all_of_them(counts: tuple[i
     assert dict(found.names.senders)["cluster"] == 3 * graphs
     for (_, group), k in zip(frame.groupby("group", sort=False), counts, strict=True):
         assert group["source"].tolist() == list(range(k * graphs))
+
+
+def _shares(e: Tensor, batch: Tensor) -> Tensor:
+    w = e[:, :1].exp()
+    return w / w.new_zeros(int(batch.max()) + 1, 1).index_add(0, batch, w)[batch]
+
+
+GATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "shares by index_add": _shares,
+    "shares graph by graph": lambda e, batch: torch.cat(
+        [part.softmax(0) for part in e[:, :1].split(batch.bincount().tolist())]
+    ),
+    "a head of several": lambda e, batch: softmax(e, batch)[:, 1:],
+    "mean of heads": lambda e, batch: softmax(e, batch).mean(1, keepdim=True),
+    "one less a sigmoid": lambda e, batch: 1 - e[:, :1].sigmoid(),
+    "tanh from zero to one": lambda e, batch: (e[:, :1].tanh() + 1) / 2,
+    "logistic by hand": lambda e, batch: 1 / (1 + (-e[:, :1]).exp()),
+    "square": lambda e, batch: e[:, :1] ** 2,
+    "clamp": lambda e, batch: e[:, :1].clamp(min=0),
+    "copied": lambda e, batch: softmax(e[:, :1], batch).expand(-1, WIDTH),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_gates_that_cannot_be_negative_are_coefficients(name: str) -> None:
+    torch.manual_seed(4)
+    gate, batch = nn.Linear(WIDTH, 2).double(), batch_of()
+    kept = []
+
+    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
+        kept.append(GATES[name](2 * gate(x), graphs))
+        return global_add_pool(kept[-1] * x, graphs)
+
+    exposure = gr.expose(Pooled(pooled).double(), batch)
+    weights = kept[0][:, 0].detach()
+    torch.testing.assert_close(exposure.coefficients[0], weights[weights > 0])
+
+
+def test_a_norm_that_rows_are_divided_by_is_no_coefficient() -> None:
+    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
+        return global_add_pool(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-6), graphs)
+
+    exposure = gr.expose(Pooled(pooled).double(), batch_of())
+    assert bool((exposure.coefficients == 1).all())
