@@ -113,10 +113,10 @@ def exposing(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each, the least counts.")] = 3,
     format: FormatOption = Format.table,
 ) -> None:
-    """What expose costs beside one forward of the same plain PyG model: time, by phase, memory."""
+    """What expose and a repaired model cost beside one forward of the same plain PyG model."""
     chosen = names(models, PLAIN_MODELS, "model")
     rows = bench_exposing(numbers(nodes), chosen, repeats)
-    emit(rows, format, title="expose in forwards of the same model")
+    emit(rows, format, title="expose and a repaired model, in forwards of the same model")
 
 
 @app.command()

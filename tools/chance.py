@@ -13,7 +13,7 @@ from gnn_repair.oracle.rates import Mean
 
 HEAD = (
     "graph", "errors", "error reach (%)", "chance (%)", "excess (points)", "classes per error",
-    "place by γ", "place by least change", "mass moved: true, others (median, %)",
+    "rank by γ", "rank by smallest change", "mass moved: true, others (median, %)",
 )  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def row(backbone: str, name: str) -> list[str]:
     classes, changes = exposure.num_classes, found.changes
     moved = [100 * sorted(x[x < 2])[len(x[x < 2]) // 2] for x in changes.shares()]
 
-    def places(mean: Mean) -> str:
+    def rank(mean: Mean) -> str:
         return f"{mean.words()} of {classes - 1}"
 
     return [
@@ -36,8 +36,8 @@ def row(backbone: str, name: str) -> list[str]:
         found.chance.words(100),
         found.excess.words(100, sign="+"),
         f"{found.classes_per_error.words()} of {classes}",
-        places(found.rank),
-        places(changes.rank),
+        rank(found.rank),
+        rank(changes.rank),
         f"{moved[0]:.0f}, {moved[1]:.0f}",
     ]
 

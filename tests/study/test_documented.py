@@ -129,14 +129,22 @@ SHEETS = {
 
 
 @in_a_checkout
-def test_forty_figures_of_frozen_models_are_the_published_ones_to_the_last_digit(committed):
-    tables = make_tables(committed["paper"], ["repair-accuracy", "exposure-oracle"])
-    found = {(f["sheet"], f["row"], f["column"]): f["value"] for f in facts(tables)}
-    for sheet, (table, digits) in SHEETS.items():
-        for backbone, dataset in IDENTIFIED:
-            expected = published_numbers()["tables"][table]["cells"][backbone][dataset]
-            gap = abs(found[sheet, backbone, dataset] - expected)
-            assert gap <= 0.5 * 10**-digits + 1e-9, (sheet, backbone, dataset)
+def test_how_many_figures_of_frozen_models_are_the_published_ones_to_the_last_digit(committed):
+    """All forty with the identified choices, few with the independent ones."""
+    for name, count in (("paper", 40), ("independent", 5)):
+        tables = make_tables(committed[name], ["repair-accuracy", "exposure-oracle"])
+        found = {(f["sheet"], f["row"], f["column"]): f["value"] for f in facts(tables)}
+        alike = [
+            (sheet, backbone, dataset)
+            for sheet, (table, digits) in SHEETS.items()
+            for backbone, dataset in IDENTIFIED
+            if abs(
+                found[sheet, backbone, dataset]
+                - published_numbers()["tables"][table]["cells"][backbone][dataset]
+            )
+            <= 0.5 * 10**-digits + 1e-9
+        ]
+        assert len(alike) == count, alike
 
 
 # The paper's own figures, on the real data, for backbones whose training leaves little to chance.

@@ -1,6 +1,7 @@
 """The trained model that pages of the documentation speak of.
 
-It is small and in float64, so that what the pages print is the same on every processor.
+It is small and in float64, so that what the pages print is the same on every processor but for
+residuals, which are rounding errors.
 """
 
 from __future__ import annotations
