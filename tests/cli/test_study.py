@@ -116,6 +116,8 @@ def test_the_whole_paper_is_the_default_grid(run, store):
         (["--protocol", "paper"], 4),
     ):
         assert sum(r["done"] for r in json.loads(run(*told, *more)[1])) == done
+        listed = " ".join(run(*told[:-2], *more)[1].split())
+        assert (f"it holds other settings only: protocol {PAPER.digest}" in listed) is (not done)
 
 
 def test_a_damaged_record_is_named_and_counts_as_missing(run, store):
