@@ -763,10 +763,9 @@ class LabelReach(_Answers):
         return rows
 
     def _lines(self) -> dict[str, str]:
-        count = len(self.labels)
         return {
             "label reach": f"{self.micro}; macro {100 * self.macro:.1f} % over "
-            f"{count} label{'s' * (count != 1)}",
+            f"{count_of(len(self.labels), 'label')}",
             "error reach": f"{self.micro_error}; macro {100 * self.macro_error:.1f} %",
             "chance": f"{self.chance} of the right ones could be turned over; excess "
             f"{self.excess.words(100, sign='+', unit=' points')}",

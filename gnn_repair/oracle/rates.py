@@ -104,8 +104,7 @@ def resample_sums(node: Integers, columns: Floats, member: Integers | None = Non
     """Sums of ``columns`` [M, F] over nodes drawn with replacement, [RESAMPLES, S, F].
 
     All rows of a node (several members, several labels) are drawn together. Nodes with the same
-    numbers are drawn as one kind, so that a million nodes take no longer than a hundred. One node
-    alone says nothing of others: NaN.
+    numbers are drawn as one kind, so that a million nodes take as long as a hundred. NaN of one.
     """
     member = np.zeros(len(node), np.int64) if member is None else member
     _, place = np.unique(node, return_inverse=True)

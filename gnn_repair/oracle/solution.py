@@ -39,7 +39,7 @@ from gnn_repair.oracle.problems import (
     whole_number,
 )
 from gnn_repair.oracle.witness import Witness, about
-from gnn_repair.published import ACTIVE, REACHABLE
+from gnn_repair.published import ACTIVE, REACHABLE, count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -415,10 +415,9 @@ class Solution:
         verdict, support = self.verdict, self.support
         counts = [int((verdict == word).sum()) for word in (CAN, CANNOT, UNDECIDED)]
         skipped = f"; {self.skipped:,} without a label skipped" if self.skipped else ""
-        plural = "s" * (len(self) != 1)
         lines = [
-            f"Solution of {len(self):,} question{plural} about {self.outputs}: {counts[0]:,} can, "
-            f"{counts[1]:,} cannot, {counts[2]:,} undecided{skipped}"
+            f"Solution of {count_of(len(self), 'question')} about {self.outputs}: {counts[0]:,} "
+            f"can, {counts[1]:,} cannot, {counts[2]:,} undecided{skipped}"
         ]
         if self.proofs is not None or self.parts:
             proofs = [part.solution.proofs for part in self.parts] or [self.proofs]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +103,33 @@ def test_a_signal_finishes_cleanly(run, monkeypatch, tmp_path, number, code):
     assert err.splitlines()[-1].endswith("run again to continue")
     assert [p.parent.name for p in tmp_path.rglob("split-0.json")] == ["gcn"]
     assert [p for p in tmp_path.rglob(".*") if p.is_file()] == []
+
+
+STOPPED = """
+import time
+from tqdm.auto import tqdm
+from gnn_repair.study.engine import ProcessEngine
+
+def work(shared, task, tell):
+    tqdm([1])
+    tell("made")
+    time.sleep(60)
+
+def stop(task, text):
+    if text == "made":
+        raise KeyboardInterrupt
+
+if __name__ == "__main__":
+    list(ProcessEngine(1).map(work, [1], tell=stop))
+"""
+
+
+def test_nothing_is_said_of_processes_that_were_stopped(tmp_path):
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    path = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    line = [sys.executable, "stopped.py"]
+    ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, env=path)
+    assert "KeyboardInterrupt" in ended.stderr and "resource_tracker" not in ended.stderr
 
 
 def test_the_whole_paper_is_the_default_grid(run, store):
