@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.errors import DatasetError, InputError, SplitError
+from gnn_repair.errors import DatasetError, InputError, SplitError, kind_of
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -95,8 +95,7 @@ def as_member(value: Any, count: int) -> int:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        kind = type(value).__name__
-        raise InputError(f"member is a {kind}; pass a whole number") from None
+        raise InputError(f"member is {kind_of(value)}; pass a whole number") from None
     if not -count <= number < count:
         raise InputError(f"member {number} does not exist; there are {count}, numbered from 0")
     return number % count
@@ -116,7 +115,7 @@ def _tensor(value: Any, name: str, wanted: str) -> Tensor:
         # A range or a set is no sequence to torch; a list of their items is.
         return torch.as_tensor(list(value) if isinstance(value, range | set) else value)
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{name} is a {type(value).__name__}; pass {wanted}") from None
+        raise InputError(f"{name} is {kind_of(value)}; pass {wanted}") from None
 
 
 # A graph ------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ def check_data(data: Data, masks: tuple[str, ...] = MASKS) -> None:
     The number of classes is ``data.classes`` where it is set, else the largest label plus one.
     """
     if not isinstance(data, Data):
-        raise DatasetError(f"The graph is a {type(data).__name__}; give a torch_geometric Data.")
+        raise DatasetError(f"The graph is {kind_of(data)}; give a torch_geometric Data.")
     for field in ("x", "edge_index", "y", *masks):
         if not isinstance(data.get(field), Tensor):
             raise DatasetError(f"The graph has no tensor {field}; set data.{field}.")

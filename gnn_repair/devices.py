@@ -38,10 +38,16 @@ def parse_device(device: str | torch.device) -> torch.device:
 
 
 @contextmanager
-def out_of_memory_hint(doing: str) -> Iterator[None]:
-    """Turn an out-of-memory error into one that says which knob to turn."""
+def learning(doing: str, numbers: torch.Tensor) -> Iterator[None]:
+    """Gradients are on, whatever holds outside; an out-of-memory error says which knob to turn."""
+    if numbers.is_inference():
+        raise InputError(
+            "the numbers to learn from were made under torch.inference_mode() and can have no "
+            "gradient; make them (expose the model) outside it, or under torch.no_grad()"
+        )
     try:
-        yield
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
     except torch.cuda.OutOfMemoryError as error:
         raise DeviceError(
             f"out of GPU memory while {doing}; pass fewer splits at a time or use device='cpu'"

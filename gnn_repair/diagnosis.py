@@ -29,6 +29,7 @@ from gnn_repair.exposure.calling import batches_of, field, listed_graphs
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import as_table, classes_for, recipient_column, require_own
 from gnn_repair.notebook import html_view
+from gnn_repair.oracle.heads.solve import budget_of
 from gnn_repair.oracle.metrics import (
     UNDEFINED,
     Changes,
@@ -79,7 +80,7 @@ class Diagnosis(ABC):
 
     @property
     @abstractmethod
-    def _figures(self) -> tuple[Rate, Rate | Mean, Mean]:
+    def _figures(self) -> tuple[Rate | Mean, Rate | Mean, Mean]:
         """Reach of errors (of values: of true values), chance, excess."""
 
     @abstractmethod
@@ -119,8 +120,9 @@ class Diagnosis(ABC):
         """Counts, reach, chance and excess as plain values, for machines.
 
         Each figure has ``value`` (proved), ``possible`` (not excluded) and the 95 % interval from
-        ``low`` to ``high``, as shares of 1; None where there is nothing to count. ``scope`` says
-        what was reweighted where that is not all.
+        ``low`` to ``high``, as shares of 1; None where there is nothing to count. Over several
+        members each is the mean of theirs, and ``hits`` of ``total`` are all of them together.
+        ``scope`` says what was reweighted where that is not all.
         """
         counts: dict[str, Any] = {"selection": self.selection, "asked": len(self._solution)}
         figures = dict(zip(("reach", "chance", "excess"), self._figures, strict=True))
@@ -152,7 +154,8 @@ class Diagnosis(ABC):
         return target
 
     def report(self, path: str | Path, **options: Any) -> Path:
-        """Write the page of these nodes; options as for :func:`gnn_repair.report`."""
+        """Write the page of these nodes; options as for :func:`gnn_repair.report`, such as
+        ``repairs``, ``val``, ``member``, ``title``, ``class_names`` or ``node_names``."""
         raise InputError(
             "the page shows models that choose between classes; to_csv(path) has these rows"
         )
@@ -188,11 +191,18 @@ class ClassDiagnosis(Diagnosis):
         return self.reach.witnesses
 
     @property
-    def _figures(self) -> tuple[Rate, Rate | Mean, Mean]:
-        rates = [member.error for member in self.reach.members]
-        hits, total = sum(rate.hits for rate in rates), sum(rate.total for rate in rates)
-        undecided = sum(rate.undecided for rate in rates)
-        return Rate(hits, total, undecided), self.reach.chance, self.reach.excess
+    def _figures(self) -> tuple[Rate | Mean, Rate | Mean, Mean]:
+        reach, asked = self.reach, self._solution.taken(np.flatnonzero(self.reach.wrong))
+        error: Rate | Mean = reach.members[0].error
+        if reach.num_members > 1:
+            can, may = asked.verdict == CAN, asked.verdict != CANNOT
+            error = mean_over_nodes(can * 1.0, may * 1.0, asked.node, asked.member)
+        return error, reach.chance, reach.excess
+
+    def summary(self) -> dict[str, Any]:
+        verdict, counts = self._solution.verdict[self.reach.wrong], super().summary()
+        counts["reach"] |= {"hits": int((verdict == CAN).sum()), "total": len(verdict)}
+        return counts
 
     @cached_property
     def _errors(self) -> dict[int, int]:
@@ -225,7 +235,7 @@ class ClassDiagnosis(Diagnosis):
         }
 
     def report(self, path: str | Path, **options: Any) -> Path:
-        """Write the page of these nodes; options as for :func:`gnn_repair.report`."""
+        """Write the page of these nodes; options as for :meth:`Diagnosis.report`."""
         words: dict[str, Any] = {"selection": self.selection, "edge_index": self.edge_index}
         if self.reach.num_members == 1:  # else the page solves for its member
             words["answers"] = (self.reach, self.changes)
@@ -261,7 +271,7 @@ class ClassDiagnosis(Diagnosis):
         undecided = int(classes.possible[i]) - count
         words = f"{count} of {total} classes could win here"
         words += f", {undecided} more are undecided" if undecided else ""
-        if not self.changes.complete or self._least(i) is None:
+        if total < 3 or not self.changes.complete or self._least(i) is None:
             return f"{words}."
         place = int(self.changes.places[1][self._errors[i]]) - 1
         ordinal = ORDINALS[place] if place < len(ORDINALS) else f"{place + 1}th-least"
@@ -303,8 +313,8 @@ class ClassDiagnosis(Diagnosis):
                 f"moved{beside}; {(finite <= 0.1).sum():,} of {len(true_shares):,} errors need at "
                 "most 10 %."
             )
-            if changes.complete:
-                classes = changes.share.shape[1]
+            classes = changes.share.shape[1]
+            if changes.complete and classes > 2:
                 sentence += (
                     f" By smallest change the true class has rank {changes.rank.words()} of "
                     f"{classes - 1} ({classes / 2:.1f} by chance)."
@@ -473,6 +483,7 @@ def diagnose(
     nodes: Any = None,
     *,
     tell: Tell | None = None,
+    effort: str | float = "normal",
     **options: Any,
 ) -> Diagnosis:
     """Find which of a trained model's errors another weighting of its final messages could undo.
@@ -485,7 +496,9 @@ def diagnose(
         nodes: a mask [N] or [N, S], or node numbers; the test nodes of data (``test_mask``) unless
             given, all labelled nodes where it has none.
         tell: called with a sentence before each step.
-        **options: of :func:`expose`, such as ``node_type`` or ``forward``.
+        effort: as for :func:`solve`, how long answers behind a nonlinear head may take.
+        **options: of :func:`expose`: ``hops``, ``forward``, ``tolerance``, ``expected``,
+            ``node_type``, ``outputs``.
 
     Returns:
         The diagnosis: print it, or use ``to_frame()``, ``to_csv(path)``, ``report(path)``,
@@ -493,27 +506,26 @@ def diagnose(
     """
     for name in options.keys() - signature(expose).parameters.keys():
         raise TypeError(f"diagnose() got an unexpected keyword argument {name!r}")
+    budget_of(effort)  # before anything is run
     tell = tell or (lambda _: None)
     tell("exposing the final aggregation")
     exposure, y, nodes, words, store = questions_about(model, data, y, nodes, **options)
     if exposure.outputs == "labels":
         tell("asking whether each label can be put on its true side, and on the other")
-        labels = reach(exposure, y, nodes)
+        labels = reach(exposure, y, nodes, effort=effort)
         assert isinstance(labels, LabelReach)
         return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, labels)
     if exposure.outputs == "values":
         tell("looking for the least and the largest value of every output")
-        return ValueDiagnosis(
-            exposure, torch.as_tensor(y), nodes, words, value_range(exposure, nodes)
-        )
+        ranges = value_range(exposure, nodes, effort=effort)
+        return ValueDiagnosis(exposure, torch.as_tensor(y), nodes, words, ranges)
     tell(f"asking whether each of {exposure.num_classes} classes can win")
-    answers = reach(exposure, y, nodes)
+    answers = reach(exposure, y, nodes, effort=effort)
     assert isinstance(answers, Reach)
-    tell(f"looking for the smallest change at {count_of(int(answers.wrong.sum()), 'error')}")
-    if exposure.head is not None:  # where every class would take minutes
-        changes = least_changes(answers, exposure, others=False)
-    else:
-        changes = answers.changes
+    if errors := int(answers.wrong.sum()):
+        tell(f"looking for the smallest change at {count_of(errors, 'error')}")
+    # With a nonlinear head every class would take minutes.
+    changes = least_changes(answers, exposure, others=exposure.head is None, effort=effort)
     # A page draws the graph where its numbers are the exposure's nodes.
     edges = field(store, "edge_index")
     drawable = isinstance(edges, Tensor) and edges.dim() == 2

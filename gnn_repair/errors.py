@@ -67,6 +67,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"choose from {', '.join(names)}" if near is None else f"did you mean {near!r}?"
 
 
+def kind_of(value: object) -> str:
+    """What somebody gave: ``an int``, ``a Tensor``, ``None``."""
+    name = type(value).__name__
+    return "None" if value is None else f"a{'n' * (name[0].lower() in 'aeiou')} {name}"
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is nearest; None where none is near."""
     typed = name.lower()

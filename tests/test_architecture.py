@@ -126,6 +126,12 @@ def test_importing_the_package_loads_nothing_heavy():
     assert out.stdout.strip() == "False"
 
 
+def test_the_plots_are_all_that_they_list():
+    plots = gnn_repair.plots
+    own = {n for n, one in vars(plots).items() if getattr(one, "__module__", "") == plots.__name__}
+    assert set(dir(plots)) == {name for name in own if not name.startswith("_")}
+
+
 def test_highspy_is_spoken_to_in_one_place_and_no_two_classes_share_a_name():
     speakers, classes = [], Counter()
     for path, tree in TREES.items():

@@ -17,6 +17,7 @@ import gnn_repair as gr
 from gnn_repair.cli.main import app
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import NodeNames
+from gnn_repair.oracle.heads.solve import MOST, EffortLimit, budget_of, solve_head
 from gnn_repair.oracle.questions.ranges import ValueRange
 from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.golden import shown
@@ -58,6 +59,65 @@ def test_planted_rows(planted):
     assert max(lines[1].get_ydata()) == 0
     with pytest.raises(TypeError, match="foo"):
         gr.diagnose(planted, foo=1)
+
+
+def test_figures_of_several_members_are_the_means_of_theirs(planted):
+    """Member 0 is wrong about two nodes, member 1 about one: no figure pools the three."""
+    alpha = torch.tensor([[0.0, 1, 1, 1], [1, 0, 1, 1]], dtype=torch.float64)
+    logits = torch.tensor([[[0.0, 1, 0], [0, 0, 5], [4, 0, 0]], [[2, 0, 0], [0, 0, 5], [4, 0, 0]]])
+    twice = {
+        name: getattr(planted, name).repeat(2, 1, 1)
+        for name in ("contributions", "fixed_logits", "state", "messages")
+    }
+    both = replace(planted, coefficients=alpha, frozen_logits=logits.double(), **twice)
+    found = gr.diagnose(both, y=torch.tensor([0, 0, 0]))
+    frame, told = found.to_frame(), found.summary()
+    wrong = frame[frame["verdict"] != "right"]
+    assert wrong.groupby("member").size().tolist() == [2, 1]
+    shares = [(own["verdict"] == "can").mean() for _, own in wrong.groupby("member")]
+    chances = [own["chance"].mean() for _, own in wrong.groupby("member")]
+    reach, chance, excess = (told[name]["value"] for name in ("reach", "chance", "excess"))
+    assert reach == pytest.approx(np.mean(shares)) == found.reach.error == 0.25
+    assert chance == pytest.approx(np.mean(chances)) and excess == pytest.approx(reach - chance)
+    assert (told["reach"]["hits"], told["reach"]["total"]) == (1, 3)
+    assert f"error reach {100 * reach:.1f} %, mean over 2 members (1 of 3 in all)" in str(found)
+    assert told["reach"]["low"] <= reach <= told["reach"]["high"]
+
+
+def test_one_error_has_no_interval_of_its_mean_and_two_classes_no_rank(planted):
+    one = gr.diagnose(planted, y=torch.tensor([0, 0, 0]), nodes=[0, 2])
+    assert "chance 0.0 %, excess +100.0 points.\n" in str(one)
+    assert one.summary()["excess"] == {"value": 1, "possible": 1, "low": None, "high": None}
+    two = shown.diagnosed("two classes")
+    assert two.reach.wrong.sum() > 1 and "of the mass moved" in str(two)
+    said = [str(two), str(two.changes), *map(two.explain, two.to_frame()["node"])]
+    assert not any("rank" in text or "least change" in text for text in said)
+
+
+def test_effort_reaches_every_question_behind_a_head(monkeypatch):
+    heard = []
+    for place in ("solver", "questions.nearest"):
+
+        def ask(*given, **more):
+            heard.append(more["effort"])
+            return solve_head(*given, **more)
+
+        monkeypatch.setattr(f"gnn_repair.oracle.{place}.solve_head", ask)
+    exposure, y = shown.diagnosed("head").exposure, shown.diagnosed("head").y
+    for effort, (leaves, seconds) in (("fast", (1, 0.1)), (0.25, (MOST, 0.25))):
+        heard.clear()
+        steps = []
+        found = gr.diagnose(exposure, y=y, effort=effort, tell=steps.append)
+        first, change, *balls = map(budget_of, heard)
+        assert first == change == EffortLimit(leaves, seconds)
+        assert [ball.seconds for ball in balls] == pytest.approx([seconds / 5] * len(balls))
+        assert max(ball.leaves for ball in balls) == leaves
+    with pytest.raises(InputError, match="effort must be one of"):
+        gr.diagnose(exposure, y=y, effort="soon")
+    right = torch.from_numpy(found.reach.predicted[:1]).expand(len(y))
+    steps.clear()
+    gr.diagnose(exposure, y=right, nodes=found.reach.classes.node[:1].tolist(), tell=steps.append)
+    assert not any("error" in step for step in steps)
 
 
 def test_which_nodes_and_labels_are_taken(planted):

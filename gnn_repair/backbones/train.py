@@ -32,7 +32,7 @@ from gnn_repair.backbones.frozen import (
 from gnn_repair.backbones.graph import Graph
 from gnn_repair.budget import SHORT, check_whole
 from gnn_repair.checks import MASKS, as_splits, check_data, num_classes
-from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
+from gnn_repair.devices import choose_device, learning, seeded
 from gnn_repair.errors import InputError, SplitError, suggestion
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.training import Budget, Progress, ProgressCallback, Trainee, fit
@@ -68,7 +68,7 @@ def train_backbone(
     budget = architecture.budget if budget is None else budget
     if not isinstance(budget, Budget):
         raise InputError(f"train_backbone: budget is {budget!r}; give a Budget")
-    with out_of_memory_hint(f"training {architecture.title} on {len(chosen)} splits"):
+    with learning(f"training {architecture.title} on {len(chosen)} splits", data.x):
         trainee = _BackboneTrainee(architecture, data, chosen, place, seed)
         with seeded(seed, place):
             fitted = fit(trainee, budget, on_progress)

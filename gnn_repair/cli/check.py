@@ -18,6 +18,7 @@ from gnn_repair.cli.options import (
 )
 from gnn_repair.cli.user_code import made_by, printing_to_stderr
 from gnn_repair.errors import InputError
+from gnn_repair.published import count_of
 
 if TYPE_CHECKING:
     from gnn_repair.oracle.baseline import BaselineComparison
@@ -56,7 +57,7 @@ def check(
         save_baseline(solution, baseline, chance)
         beside = "" if chance is None else f", chance {100 * chance:.2f} %"
         reached = f"reach {_reach(solution)}{beside}"
-        typer.echo(f"{len(solution):,} answers, {reached}, saved to {baseline}")
+        typer.echo(f"{count_of(len(solution), 'answer')}, {reached}, saved to {baseline}")
         if kind:
             typer.echo(kind)
         return
@@ -108,7 +109,7 @@ def _kind(exposure: Any, solution: Any) -> str:
     left = int((~solution.decided).sum())
     return (
         f"the mixture is followed by {followed_by(head)}: a win was run through the model, a loss "
-        f"is proved by bounds, {left:,} answers are undecided"
+        f"is proved by bounds, {count_of(left, 'answer')} {'is' if left == 1 else 'are'} undecided"
     )
 
 
@@ -123,6 +124,8 @@ def _show(found: BaselineComparison, format: Format) -> None:
         return
     typer.echo(str(found))
     if rows:
-        emit([{str(k): v for k, v in row.items()} for row in rows[:SHOWN]], format)
+        named = ("member", "node")  # numbers that are names
+        emit([{str(k): str(v) if k in named else v for k, v in r.items()} for r in rows[:SHOWN]],
+             format)  # fmt: skip
     if len(rows) > SHOWN:
         typer.echo(f"… and {len(rows) - SHOWN:,} more; --format json has them all")

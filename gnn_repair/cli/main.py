@@ -32,10 +32,17 @@ MOVED = {"bench": "make bench", "selftest": "make campaign"}
 
 
 class _InOrder(TyperGroup):
-    """Lists groups of commands among the others, where Typer puts them last."""
+    """Lists groups of commands among the others, where Typer puts them last; says Ctrl-C."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         return list(COMMANDS)
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            _say("stopped by Ctrl-C")
+            raise typer.Exit(130) from error
 
 
 app = typer.Typer(

@@ -29,6 +29,8 @@ from gnn_repair.results.protocol import PAPER, PROTOCOLS, Protocol, override, re
 
 MOST = 10_000
 """Numbers in a list; more are a typing error."""
+_NUMBER = re.compile(r"\d+|[\d.e-]+ %")
+"""A name that is a number, or a share: a column of them stands to the right."""
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
@@ -209,7 +211,9 @@ def emit(rows: Sequence[Mapping[str, Any]], format: Format, title: str = "") -> 
     for column in columns:
         last, cells = column == columns[-1], [row[column] for row in rows]
         widest = max(cell_len(text) for text in (column, *map(_cell, cells)))
-        numeric = all(isinstance(cell, int | float | None) for cell in cells)
+        numeric = all(
+            isinstance(cell, int | float | None) or _NUMBER.fullmatch(str(cell)) for cell in cells
+        )
         table.add_column(
             Text(column),
             justify="right" if numeric else "left",

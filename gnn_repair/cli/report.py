@@ -17,7 +17,7 @@ import typer
 from gnn_repair.catalog import DATASETS
 from gnn_repair.cli import options, user_code
 from gnn_repair.cli.diagnose import run_diagnosis
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import METHODS
 from gnn_repair.published import TITLES
 from gnn_repair.results.protocol import PAPER, Protocol
@@ -84,6 +84,7 @@ def report(
     the named case, the store's only one, or without a store GCN on the built-in graph. A store of
     several cases gives the overview alone unless --dataset and --backbone name one.
     """
+    from gnn_repair.backbones import find_backbone
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
     from gnn_repair.reporting.writing import footer_words
     from gnn_repair.study.case import rerun
@@ -102,6 +103,13 @@ def report(
         backbone, own = user_code.one_backbone(backbone)
     dataset = None if dataset is None else user_code.short_name(dataset)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
+    known = {"dataset": list(DATASETS), "backbone": list(TITLES)}
+    for (column, names), name in zip(known.items(), typed_names, strict=True):
+        held = [] if results is None else sorted(set(results[column]))
+        if held and name and not user_code.is_place(name) and name not in [*names, *held]:
+            raise InputError(f"the store holds no {column} {name!r}; {suggestion(name, held)}")
+    if compare and not compare.isdecimal() and not user_code.is_place(compare):
+        find_backbone(compare)
     case = _case(results, dataset, backbone)
     if case is None:
         options.refuse_idle(context, overview=True)
@@ -113,7 +121,6 @@ def report(
         typer.echo(f"{written} (overview alone; --dataset and --backbone show a case's nodes)")
         return
     named = [given or name for given, name in zip(typed_names, case, strict=True)]
-    known = {"dataset": list(DATASETS), "backbone": list(TITLES)}
     for (option, names), name in zip(known.items(), named, strict=True):
         if source is not None and name in case and name not in names:
             raise InputError(f"{name!r} is your own; say where it is: --{option} FILE.py:{name}")

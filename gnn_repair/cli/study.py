@@ -175,6 +175,8 @@ def status(
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
     where = f"{store}, protocol" if there else f"{store} (not there yet), protocol"
     title = f"{where} {settings.digest}: {counts} of {plan.total} runs"
+    if (others := held.digests()) and settings.digest not in others:
+        title += f"; it holds other settings only: protocol {', '.join(others)}"
     emit(list(rows.values()), format, title)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnn_repair.catalog import DATASETS
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, kind_of
 from gnn_repair.published import TITLES
 
 
@@ -93,9 +93,7 @@ def made_by(factory: str) -> tuple[Any, Any, Any]:
     """Model, data and which nodes, by a function or tuple of the user's."""
     result = _called(factory, load_object(factory))
     if not isinstance(result, tuple) or len(result) not in (2, 3):
-        raise InputError(
-            f"{factory} gave a {type(result).__name__}; return (model, data) or with nodes"
-        )
+        raise InputError(f"{factory} gave {kind_of(result)}; return (model, data) or with nodes")
     return (*result, None) if len(result) == 2 else result
 
 
@@ -106,7 +104,7 @@ def _data(name: str) -> Any:
     given = load_object(name)
     given = given if isinstance(given, Data) else _called(name, given)
     if not isinstance(given, Data):
-        raise InputError(f"{name} gives a {type(given).__name__}; give a torch_geometric Data")
+        raise InputError(f"{name} gives {kind_of(given)}; give a torch_geometric Data")
     return given
 
 

@@ -23,7 +23,7 @@ from gnn_repair.files import parse_json
 from gnn_repair.oracle.fallback import weigh
 from gnn_repair.oracle.problems import Instance, Tables, build_lp, require_no_head
 from gnn_repair.oracle.solution import Solution, require_class_answers
-from gnn_repair.published import REACHABLE
+from gnn_repair.published import REACHABLE, count_of
 
 KIND = "gnn-repair baseline"
 VERSION = 1
@@ -80,10 +80,12 @@ class BaselineComparison:
         return not self.missing and self.drop <= tolerance + ROUNDING
 
     def __str__(self) -> str:
+        compared, missing, new = (
+            count_of(count, "answer") for count in (self.compared, self.missing, self.new)
+        )
         shares = " → ".join(f"{100 * one:.2f} %" for one in (self.reach_before, self.reach_after))
         lines = [
-            f"reach {shares} of {self.compared:,} answers: {len(self.lost):,} lost, "
-            f"{len(self.gained):,} gained"
+            f"reach {shares} of {compared}: {len(self.lost):,} lost, {len(self.gained):,} gained"
             if self.compared
             else "nothing to compare: the baseline is of other nodes or classes"
         ]
@@ -93,10 +95,8 @@ class BaselineComparison:
             chances = zip((self.chance_before, self.chance_after), of, strict=True)
             words = ("–" if one is None else f"{100 * one:.2f} %{size}" for one, size in chances)
             lines.append(f"chance {' → '.join(words)}")
-        lines += [f"{self.missing:,} answers of the baseline were not asked again"] * bool(
-            self.missing
-        )
-        lines += [f"{self.new:,} answers are not in the baseline"] * bool(self.new)
+        lines += [f"not asked again: {missing} of the baseline"] * bool(self.missing)
+        lines += [f"not in the baseline: {new}"] * bool(self.new)
         if self.broken is not None:
             lines.append(f"{len(self.broken):,} of the baseline's own proofs no longer hold")
         return "\n".join(lines)

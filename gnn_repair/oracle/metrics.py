@@ -432,6 +432,7 @@ def reach(
     mask: Tensor | None = None,
     *,
     threads: int | None = None,
+    effort: str | float = "normal",
 ) -> Reach | LabelReach:
     """How often an admissible reweighting makes the true class win, and how often any other class.
 
@@ -442,18 +443,19 @@ def reach(
         y: [N] true classes, −1 where unknown; of labels [N, K] zeros and ones.
         mask: [N], or [N, S] with a column per member (such as ``data.test_mask``), node numbers;
             None: all.
-        threads: as for :func:`solve`.
+        threads: as for :func:`solve`, like ``effort``.
+        effort: how long answers behind a head may take.
     """
     if isinstance(y, str):
         raise InputError("y must hold the true classes; for every class use class_reach")
     if isinstance(exposure, LinkExposure) or getattr(exposure, "outputs", "classes") != "classes":
-        return label_reach(exposure, y, mask, threads)
+        return label_reach(exposure, y, mask, threads=threads, effort=effort)
     require_exposure(exposure)
     asked = pose_problems(exposure, y, mask)
     chosen = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
     recipients = exposure.recipients.cpu()
     chosen[recipients[asked.position], torch.from_numpy(asked.member)] = True
-    solution = solve(exposure, "all", chosen, threads=threads)
+    solution = solve(exposure, "all", chosen, threads=threads, effort=effort)
     return summarise(exposure, solution, y, skipped=asked.skipped)
 
 
@@ -583,16 +585,21 @@ class Changes:
             f"{100 * np.median(x[np.isfinite(x)]):.0f} %" if np.isfinite(x).any() else "–"
             for x in (own, others)
         )
+        beside = (
+            f", another class {other}; the true class has rank {self.rank.words()} of "
+            f"{classes - 1} by smallest change ({classes / 2:.1f} by chance)"
+        )
         return (
-            f"smallest change of {len(own):,} errors: where it can win, the true class needs "
-            f"{median} of the mass moved (median), another class {other}; the true class has rank "
-            f"{self.rank.words()} of {classes - 1} by smallest change ({classes / 2:.1f} by chance)"
+            f"smallest change of {count_of(len(own), 'error')}: where it can win, the true class "
+            f"needs {median} of the mass moved (median){beside * (classes > 2)}"
         )
 
     __repr__ = __str__
 
 
-def least_changes(found: Reach, exposure: Exposure, *, others: bool = True) -> Changes:
+def least_changes(
+    found: Reach, exposure: Exposure, *, others: bool = True, effort: str | float = "normal"
+) -> Changes:
     """The smallest change of every error's true class and, unless told not to, of all classes."""
     errors = np.flatnonzero(found.wrong)
     rows = errors[np.lexsort((found.classes.node[errors], found.classes.member[errors]))]
@@ -610,7 +617,7 @@ def least_changes(found: Reach, exposure: Exposure, *, others: bool = True) -> C
         mask[node[asked], member[asked]] = True
         target = torch.full((exposure.num_nodes,), -1)
         target[node[asked]] = torch.from_numpy(classes[asked])
-        nearest: Sequence[Any] = nearest_reweighting(exposure, target, mask)
+        nearest: Sequence[Any] = nearest_reweighting(exposure, target, mask, effort=effort)
         # In the order of members and nodes, as the rows are.
         for i, c, one in zip(asked.tolist(), classes[asked].tolist(), nearest, strict=True):
             measured = one.status in (MOVED, ALREADY)
@@ -756,10 +763,9 @@ class LabelReach(_Answers):
         return rows
 
     def _lines(self) -> dict[str, str]:
-        count = len(self.labels)
         return {
             "label reach": f"{self.micro}; macro {100 * self.macro:.1f} % over "
-            f"{count} label{'s' * (count != 1)}",
+            f"{count_of(len(self.labels), 'label')}",
             "error reach": f"{self.micro_error}; macro {100 * self.macro_error:.1f} %",
             "chance": f"{self.chance} of the right ones could be turned over; excess "
             f"{self.excess.words(100, sign='+', unit=' points')}",
@@ -768,16 +774,16 @@ class LabelReach(_Answers):
 
 
 def label_reach(
-    exposure: Exposure | LinkExposure, y: Any, mask: Any = None, threads: int | None = None
+    exposure: Exposure | LinkExposure, y: Any, mask: Any = None, **options: Any
 ) -> LabelReach:
     """How often an admissible reweighting puts a label on its true side."""
     if isinstance(exposure, Exposure):
         require_outputs(exposure, "labels")
         mask = _each_once(exposure, mask)
-    own = solve(exposure, y, mask, threads=threads)
     turned = torch.as_tensor(y).double()
     turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)
-    return summarise_labels(exposure, own, solve(exposure, turned, mask, threads=threads))
+    both = (solve(exposure, side, mask, **options) for side in (y, turned))
+    return summarise_labels(exposure, *both)
 
 
 def summarise_labels(exposure: Any, own: Solution, other: Solution) -> LabelReach:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, kind_of
 from gnn_repair.exposure.heads.head import simplify
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Operation
 from gnn_repair.exposure.links.value import LinkExposure
@@ -142,8 +142,7 @@ def require_exposure(exposure: Any) -> None:
     if isinstance(exposure, LinkExposure):
         raise InputError("exposure is of links; ask solve, reach, value_range or diagnose about it")
     if not isinstance(exposure, Exposure):
-        kind = type(exposure).__name__
-        raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
+        raise InputError(f"exposure is {kind_of(exposure)}; give what expose(model, data) returns")
 
 
 def require_no_head(exposure: Any, remedy: str) -> None:

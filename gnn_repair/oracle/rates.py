@@ -74,7 +74,7 @@ class Mean:
     low: float
     high: float
     interval: tuple[float, float]
-    """95 %, by a bootstrap over nodes, of both ends together."""
+    """95 %, by a bootstrap over nodes, of both ends together; NaN where there is one node."""
 
     @property
     def value(self) -> float:
@@ -94,7 +94,7 @@ class Mean:
             f"{scale * x:{sign}.{digits}f}" for x in (self.low, self.high, *self.interval)
         )
         held = f"{low}{unit}" if low == high else f"between {low}{unit} and {high}{unit}"
-        return f"{held} [{ends[0]}, {ends[1]}]"
+        return held if np.isnan(self.interval[0]) else f"{held} [{ends[0]}, {ends[1]}]"
 
     def __str__(self) -> str:
         return self.words(digits=3)
@@ -104,7 +104,7 @@ def resample_sums(node: Integers, columns: Floats, member: Integers | None = Non
     """Sums of ``columns`` [M, F] over nodes drawn with replacement, [RESAMPLES, S, F].
 
     All rows of a node (several members, several labels) are drawn together. Nodes with the same
-    numbers are drawn as one kind, so that a million nodes take no longer than a hundred.
+    numbers are drawn as one kind, so that a million nodes take as long as a hundred. NaN of one.
     """
     member = np.zeros(len(node), np.int64) if member is None else member
     _, place = np.unique(node, return_inverse=True)
@@ -113,6 +113,7 @@ def resample_sums(node: Integers, columns: Floats, member: Integers | None = Non
     np.add.at(totals, (place, member), columns)
     kinds, counts = np.unique(totals.reshape(len(totals), -1), axis=0, return_counts=True)
     random, nodes = np.random.default_rng(0), len(totals)
+    kinds = kinds if nodes > 1 else np.full_like(kinds, np.nan)
     step = max(1, 4_000_000 // max(1, len(kinds)))
     parts = [
         random.multinomial(nodes, counts / nodes, min(step, RESAMPLES - first)) @ kinds
@@ -137,7 +138,8 @@ def mean_over_nodes(low: Floats, high: Floats, node: Integers, member: Integers)
     ends = [mean_over_members(x[rows].mean() for rows in own) for x in (low, high)]
     sums = resample_sums(node, np.stack([low, high, ones], 1), member)
     with np.errstate(invalid="ignore"):
-        drawn = np.nanmean(sums[..., :2] / sums[..., 2:], axis=1)
+        shares = sums[..., :2] / sums[..., 2:]
+        drawn = np.nansum(shares, 1) / (~np.isnan(shares)).sum(1)
     return Mean(ends[0], ends[1], find_interval(drawn[:, 0], drawn[:, 1]))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.atomic import check_target, replacing
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, kind_of
 from gnn_repair.exposure.pieces import ONE_KIND, NodeNames, recipient_column
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, html_view
@@ -39,7 +39,7 @@ from gnn_repair.oracle.problems import (
     whole_number,
 )
 from gnn_repair.oracle.witness import Witness, about
-from gnn_repair.published import ACTIVE, REACHABLE
+from gnn_repair.published import ACTIVE, REACHABLE, count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -414,12 +414,10 @@ class Solution:
     def __str__(self) -> str:
         verdict, support = self.verdict, self.support
         counts = [int((verdict == word).sum()) for word in (CAN, CANNOT, UNDECIDED)]
-        share = f" ({100 * counts[0] / (counts[0] + counts[1]):.1f} %)" if sum(counts[:2]) else ""
         skipped = f"; {self.skipped:,} without a label skipped" if self.skipped else ""
-        plural = "s" * (len(self) != 1)
         lines = [
-            f"Solution of {len(self):,} question{plural} about {self.outputs}: {counts[0]:,} can"
-            f"{share}, {counts[1]:,} cannot, {counts[2]:,} undecided{skipped}"
+            f"Solution of {count_of(len(self), 'question')} about {self.outputs}: {counts[0]:,} "
+            f"can, {counts[1]:,} cannot, {counts[2]:,} undecided{skipped}"
         ]
         if self.proofs is not None or self.parts:
             proofs = [part.solution.proofs for part in self.parts] or [self.proofs]
@@ -492,7 +490,7 @@ class OutputPart:
 def require_class_answers(solution: Any, *exposures: Any) -> None:
     """Raise InputError unless it holds answers about classes, of the exposure if one is given."""
     if not isinstance(solution, Solution):
-        raise InputError(f"solution is a {type(solution).__name__}; give what solve returns")
+        raise InputError(f"solution is {kind_of(solution)}; give what solve returns")
     if solution.outputs != "classes":
         raise InputError(f"solution is about {solution.outputs}, and this is about classes")
     for exposure in exposures:

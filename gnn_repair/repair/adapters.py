@@ -375,6 +375,7 @@ def _embedding(inputs: RepairInputs) -> Tensor:
     if inputs.embedding is None:
         raise InputError(
             "this exposure has no embedding for a refitted head to read; expose one of the "
-            "package's backbones, or set the exposure's embedding to what your classifier reads"
+            "package's backbones, or pass dataclasses.replace(exposure, embedding=…) with what "
+            "your classifier reads, [S, N, k]"
         )
     return inputs.embedding

@@ -26,7 +26,7 @@ from gnn_repair.backbones.frozen import (
 )
 from gnn_repair.budget import check_real, check_whole, with_budget
 from gnn_repair.checks import as_member
-from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
+from gnn_repair.devices import choose_device, full_precision, learning, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.calling import BY_FORWARD
@@ -62,10 +62,8 @@ from gnn_repair.training import (
 )
 
 KIND = "gnn-repair repair"
-TRY = (
-    "try the evidence ladder (EvidenceLadder), which reads labels and features as well, or more "
-    "validation nodes, so that small gains can show"
-)
+LADDER = "the evidence ladder (EvidenceLadder), which reads labels and features as well, or "
+MORE = "more validation nodes, so that small gains can show"
 LEAST = {"hidden": 1, "layers": 1, "folds": 2, "seed": 0}
 """The smallest whole number that a setting of this name takes."""
 F = TypeVar("F", bound="FittedRepair[Any]")
@@ -155,7 +153,7 @@ class Repair(ABC, Generic[F]):
         place = choose_device(device)
         listener = Listener(self.title, on_progress, progress, exposure.outputs)
         hint = f"fitting {self.title} for {exposure.num_members} members"
-        with out_of_memory_hint(hint), full_precision(place), listener:
+        with learning(hint, exposure.state), full_precision(place), listener:
             graph = data if self.reads_graph else None
             more = {"batch_size": batch_size, "on_progress": listener.callback, "frozen": frozen}
             labels = self.takes_labels
@@ -357,6 +355,8 @@ class FittedRepair(ABC, Generic[R]):
     """The node type that is classified, in graphs of several."""
     own_call: bool = False
     """Whether the exposure was made with ``forward=``."""
+    ladder: bool = False
+    """Whether the evidence ladder is known to take such an exposure; no file holds it."""
     forward: Any = None
     """That ``forward``; no file and no copy in another process holds it."""
 
@@ -393,7 +393,8 @@ class FittedRepair(ABC, Generic[R]):
         kept = self.unchanged.nonzero().view(-1).tolist()
         if not kept:
             return ""
-        return f"no epoch validated better than the frozen prediction for {_members(kept)}; {TRY}"
+        reason = f"no epoch validated better than the frozen prediction for {_members(kept)}"
+        return f"{reason}; try {LADDER * self.ladder}{MORE}"
 
     @abstractmethod
     def member_logits(self, exposure: Exposure) -> Tensor:
@@ -550,7 +551,9 @@ class FittedRepair(ABC, Generic[R]):
         kept = self.unchanged.nonzero().view(-1).tolist()
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
-        notes += [f"{_members(wild)} diverged"] * bool(wild) + [TRY] * bool(kept)
+        notes += [f"{_members(wild)} diverged"] * bool(wild) + [
+            f"try {LADDER * self.ladder}{MORE}"
+        ] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
 
 
@@ -584,6 +587,8 @@ def about(exposure: Exposure) -> dict[str, Any]:
         "outputs": exposure.outputs,
         "node_type": exposure.names.recipient if exposure.names.by_type else "",
         "own_call": exposure.called.startswith(BY_FORWARD),
+        "ladder": (exposure.outputs, exposure.graph_starts) == ("classes", None)
+        and not exposure.names.typed,
         "forward": exposure.forward,
     }
 

@@ -215,6 +215,7 @@ class FittedCrossFit(FittedRepair["CrossFitted"]):
             outputs=self.outputs,
             node_type=self.node_type,
             own_call=self.own_call,
+            ladder=self.ladder,
             forward=self.forward,
             parameters={name: value[:, index] for name, value in self.parameters.items()},
             constants={n: value[:, index] for n, value in under(self.constants, "own/").items()},

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch_geometric.data.data import BaseData
 
 from gnn_repair.backbones.frozen import STATISTICS, under
-from gnn_repair.errors import GnnRepairError, InputError
+from gnn_repair.errors import GnnRepairError, InputError, kind_of
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.calling import (
     TWO_CLASSES,
@@ -83,9 +83,9 @@ class RepairedModel(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
-            raise InputError(f"model is a {type(model).__name__}; pass the module that was exposed")
+            raise InputError(f"model is {kind_of(model)}; pass the module that was exposed")
         if not isinstance(fitted, FittedRepair):
-            raise InputError(f"fitted is a {type(fitted).__name__}; pass what a repair's fit gave")
+            raise InputError(f"fitted is {kind_of(fitted)}; pass what a repair's fit gave")
         if fitted.num_members != 1:
             raise InputError(
                 f"the repair has {fitted.num_members} members; choose one with fitted.member(i)"
@@ -220,7 +220,7 @@ class RepairedModel(nn.Module):
         for name, value in self.model.state_dict().items():
             if not isinstance(value, Tensor):
                 raise InputError(
-                    f"{type(self.model).__name__} keeps `{name}`, a {type(value).__name__}, in its "
+                    f"{type(self.model).__name__} keeps `{name}`, {kind_of(value)}, in its "
                     "state, and a safetensors file holds tensors; torch.save its state_dict()"
                 )
             parts = dense_parts(value)
@@ -242,7 +242,7 @@ class RepairedModel(nn.Module):
         with contents_of(path):
             fitted = fitted_of(header, under(tensors, "repair/"))
         if not isinstance(model, nn.Module):
-            raise InputError(f"model is a {type(model).__name__}; pass a module, such as MyModel()")
+            raise InputError(f"model is {kind_of(model)}; pass a module, such as MyModel()")
         weights = _with_sparse(path, under(tensors, "model/"), model)
         _check_weights(path, weights, model)
         model.load_state_dict(weights)
@@ -322,8 +322,9 @@ def _hops(model: nn.Module, fitted: FittedRepair[Any]) -> str:
         if fingerprint_of_model(model, hops, fitted.num_classes) == digests:
             return hops
     raise InputError(
-        f"the repair was fitted on a model of another class than {type(model).__name__}, or with "
-        "other weights; pass that model, or fitted.unbound() if you know that it fits"
+        f"the repair was fitted on a model of another class than {type(model).__name__}, with "
+        "other weights, or on the same ones exposed as a Frozen; pass the model that was exposed, "
+        "or fitted.unbound() if you know that it fits"
     )
 
 

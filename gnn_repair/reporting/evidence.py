@@ -167,9 +167,9 @@ class Evidence:
     predictions: Integers
     """[N]: the frozen model's class."""
     degree: Integers
-    """[n]: neighbours, the node itself left out; of graphs their nodes."""
+    """[n]: neighbours that send to it, the node itself left out; of graphs their nodes."""
     homophily: Floats
-    """[n]: share of labelled neighbours with the node's class; NaN without any."""
+    """[n]: share of them with the node's class, of those labelled; NaN without any."""
     frozen_logits: Floats
     """[n, C]: z⁰."""
     fixed_logits: Floats
@@ -345,7 +345,7 @@ def gather(
     weights = np.zeros((len(order), exposure.num_classes))  # of proofs that have none per node
     if solution.rival_weights is not None:
         weights = np.where(np.isnan(margin)[:, None], 0.0, solution.rival_weights)[order]
-    degree, homophily = _surroundings(part, y, edges)
+    degree, homophily = _surroundings(part, y, edge_index)
     held_parts = ", ".join(part.title for part in exposure.held)
     evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
@@ -641,19 +641,20 @@ def _undirected(edge_index: Tensor, part: Exposure) -> Integers:
     return pairs.astype(np.int64)
 
 
-def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[Integers, Floats]:
-    """Degree and local homophily [n] of the recipients, from the graph or from the terms; of graphs
-    their numbers of nodes, and NaN."""
+def _surroundings(part: Exposure, y: Tensor, edges: Tensor | None) -> tuple[Integers, Floats]:
+    """Degree and local homophily [n] of the recipients, by who sends to them along the graph's
+    edges or its terms; of graphs their numbers of nodes, and NaN."""
     nodes = part.recipients.numpy()
     if part.graph_starts is not None:
         return np.diff(part.graph_starts.numpy())[nodes], np.full(len(nodes), np.nan)
     if edges is not None:
-        ends = np.concatenate([edges, edges[::-1]], axis=1)
+        pairs = edges.cpu().numpy()
+        pairs = pairs[:, np.isin(pairs[1], nodes)]
     else:
         counts = np.diff(part.segments[:: part.num_groups].numpy())
-        owner = np.repeat(nodes, counts)
         source = part.sources.numpy()[part.rows.numpy()].astype(np.int64)
-        ends = np.unique(np.stack([source, owner])[:, source != owner], axis=1)
+        pairs = np.stack([source, np.repeat(nodes, counts)])
+    ends = np.unique(pairs[:, pairs[0] != pairs[1]], axis=1)
     foreign = part.names.count(len(y)) - len(y)  # senders of other types, which have no class
     labels = np.concatenate([y.numpy(), np.full(foreign, -1)])
     is_labelled = labels[ends[0]] >= 0

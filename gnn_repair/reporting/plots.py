@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.budget import check_type, check_whole
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, kind_of
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.pieces import classes_for, member_for, require_outputs
 from gnn_repair.methods import rung_title as title_of
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from gnn_repair.repair.ladder.ladder import FittedLadder
+
+
+def __dir__() -> list[str]:
+    return ["changes", "intervals", "labels", "node", "reach", "rungs"]
 
 
 def node(
@@ -153,7 +157,7 @@ def rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
     """The gain of each kind of evidence on held-out nodes, in points, with its standard error."""
     findings = getattr(fitted, "findings", None)
     if not callable(findings):
-        raise InputError(f"fitted is a {type(fitted).__name__}; pass a fitted EvidenceLadder")
+        raise InputError(f"fitted is {kind_of(fitted)}; pass a fitted EvidenceLadder")
     rows = findings().overall()
     axes = _axes(ax)
     gains = np.array([row.gain for row in rows])

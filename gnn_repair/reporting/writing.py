@@ -123,15 +123,16 @@ def report(
         val: validation nodes likewise, on which the best of the repairs is chosen.
         member: which member (split) of the exposure is shown.
         repairs: by name, fitted repairs or logits [N, C] of your own method.
-        edge_index: [2, E] the graph; gives degrees and the edges among sources.
+        edge_index: [2, E] the graph; gives the edges among sources, and degrees by who sends.
         answers: of an exposure with one member, ``(reach, reach.changes)`` of these nodes as from
             :func:`gnn_repair.reach`; computed unless given.
         context: title, names and the study around it.
         single_file: None puts the terms into files beside the page where it would be above 20 MB,
             for ``gnn-repair view`` to serve; False always does. In a large single file only a
             sample of the nodes can be opened.
-        **words: fields of the context, such as ``title=``, ``class_names=``, ``node_names=`` and
-            ``selection=`` (such as "test nodes").
+        **words: fields of the context: ``title``, ``selection`` (such as "test nodes"),
+            ``class_names``, ``node_names``, ``dataset``, ``backbone``, ``split``, ``note``,
+            ``made``, ``results``, ``beside``.
 
     Returns:
         The path.

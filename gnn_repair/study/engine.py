@@ -20,6 +20,8 @@ from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, TypeVar
 
+from tqdm import tqdm
+
 from gnn_repair.budget import check_real, check_whole
 from gnn_repair.errors import GnnRepairError, InputError, ResourceError
 
@@ -172,6 +174,8 @@ def _serve(pipe: Connection, threads: int) -> None:
     """The main function of a process: run tasks until the pipe is closed."""
     # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A lock between processes would be reported as leaked where this one is ended.
+    tqdm.set_lock(threading.RLock())
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     try:

@@ -343,6 +343,23 @@ def made():
     return Net(5, 3), data, data.test_mask
 
 three, gcn = 3, Net
+
+def long():
+    torch.manual_seed(0)
+    y, edges = torch.rand(1020, 2), torch.randint(1020, (2, 3000))
+    return Net(5, 2), Data(x=torch.randn(1020, 5), edge_index=edges, y=y), range(1000, 1020)
+
+def labelled():
+    model, data, nodes = long()
+    data.y = data.y.round()
+    return model, data, nodes
+
+def valued():
+    model, data, nodes = long()
+    return model, data, nodes[:8]
+
+def stopped():
+    raise KeyboardInterrupt
 """
 
 
@@ -391,6 +408,35 @@ def test_what_a_module_prints_is_no_part_of_the_answer(folder, run):
     words = map(str.split, run("diagnose", "plugged.py:made")[1].splitlines())
     listed = [int(line[0]) for line in words if line and line[0].isdecimal()]
     assert listed == [row["node"] for row in errors]
+    with pytest.raises(InputError, match="effort must be one of"):
+        CliRunner().invoke(
+            app, ["diagnose", "plugged.py:made", "--effort", "x"], catch_exceptions=False
+        )
+
+
+@pytest.mark.parametrize("name", ["labelled", "valued"])
+def test_what_can_be_undone_is_listed_first_and_node_numbers_are_names(folder, run, name):
+    code, out, _ = run("diagnose", f"plugged.py:{name}", "--effort", "0.1")
+    titles = out[out.index(" node ") :].split()
+    lines = [line.split() for line in out.splitlines() if line.strip()]
+    table = [line for line in lines if line[0].isdecimal()]
+    assert code == 0 and "those within reach first" in out and len(table) > 5
+    assert all(line[0] >= "1000" for line in table)
+    place = titles.index("verdict")
+    verdicts = [line[place] for line in table]
+    assert verdicts == sorted(verdicts) and set(verdicts) == {"can", "cannot"}
+    if name == "labelled":
+        rows = json.loads(run("diagnose", "plugged.py:labelled", "--format", "json")[1])["rows"]
+        gamma = {(row["node"], row["label"]): row["gamma"] for row in rows}
+        found = [gamma[int(line[0]), int(line[1])] for line in table if line[place] == "can"]
+        assert found == sorted(found, reverse=True)
+    else:
+        assert all(line[-1] == "%" for line in table)
+
+
+def test_ctrl_c_is_one_word(folder, run):
+    code, out, err = run("diagnose", "plugged.py:stopped")
+    assert (code, out) == (130, "") and err.splitlines()[-1] == "gnn-repair: stopped by Ctrl-C"
 
 
 @pytest.mark.parametrize(
@@ -401,7 +447,7 @@ def test_what_a_module_prints_is_no_part_of_the_answer(folder, run):
         (["--datasets", "plugged:"], "is not FILE.py:NAME"),
         (["--datasets", "plugged:nothing"], "plugged has no 'nothing'"),
         (["--datasets", "plugged:broken"], "OSError: no such disk"),
-        (["--datasets", "plugged:wrong"], "gives a int; give a torch_geometric"),
+        (["--datasets", "plugged:wrong"], "gives an int; give a torch_geometric"),
         (["--backbones", "plugged:three"], "backbone 'three' is int"),
         (["--backbones", "plugged:Net,nett"], "unknown backbone 'nett'"),
         (["--backbones", "plugged:gcn"], "would be the second 'gcn'"),
@@ -535,6 +581,16 @@ def test_a_case_is_shown_where_there_is_one_and_the_overview_where_there_are_mor
         assert [given for given, _ in found.get("rerun", [])] == ([] if case is None else [case])
         for _, told in found.get("rerun", []):
             assert told["methods"] is None
+    for chosen, said in (
+        (["--backbone", "gnc"], "no backbone 'gnc'; did you mean 'gcn'"),
+        (
+            ["--dataset", "pumbed", "--backbone", "gcn"],
+            "no dataset 'pumbed'; did you mean 'pubmed'",
+        ),
+        (["--dataset", "cora", "--backbone", "gat", "--compare", "zzz"], "unknown backbone 'zzz'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            called(*line, *chosen, without="report")
     line += ["--dataset", "pubmed", "--split", "3"]
     paper = called(*line, "--methods", "paper", without="report")
     ((_, told),) = paper["rerun"]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,33 @@ def test_a_signal_finishes_cleanly(run, monkeypatch, tmp_path, number, code):
     assert [p for p in tmp_path.rglob(".*") if p.is_file()] == []
 
 
+STOPPED = """
+import time
+from tqdm.auto import tqdm
+from gnn_repair.study.engine import ProcessEngine
+
+def work(shared, task, tell):
+    tqdm([1])
+    tell("made")
+    time.sleep(60)
+
+def stop(task, text):
+    if text == "made":
+        raise KeyboardInterrupt
+
+if __name__ == "__main__":
+    list(ProcessEngine(1).map(work, [1], tell=stop))
+"""
+
+
+def test_nothing_is_said_of_processes_that_were_stopped(tmp_path):
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    path = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    line = [sys.executable, "stopped.py"]
+    ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, env=path)
+    assert "KeyboardInterrupt" in ended.stderr and "resource_tracker" not in ended.stderr
+
+
 def test_the_whole_paper_is_the_default_grid(run, store):
     out = run("study", "status", "--store", str(store), "--format", "json")[1]
     rows = json.loads(out)
@@ -116,6 +144,8 @@ def test_the_whole_paper_is_the_default_grid(run, store):
         (["--protocol", "paper"], 4),
     ):
         assert sum(r["done"] for r in json.loads(run(*told, *more)[1])) == done
+        listed = " ".join(run(*told[:-2], *more)[1].split())
+        assert (f"it holds other settings only: protocol {PAPER.digest}" in listed) is (not done)
 
 
 def test_a_damaged_record_is_named_and_counts_as_missing(run, store):

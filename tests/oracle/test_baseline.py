@@ -290,6 +290,12 @@ def check(run, tmp_path, monkeypatch):
     return lambda name, *more: run("check", name, "--baseline", "b.json", *more)
 
 
+def test_one_answer_is_no_plural():
+    nothing = pd.DataFrame({"before": [], "after": []})
+    said = str(BaselineComparison(nothing, 1, 1, 1, 0.0, 0.0))
+    assert "of 1 answer:" in said and "answers" not in said
+
+
 def test_the_command_says_which_kind_of_answers_a_head_gives(check, tmp_path):
     name = "factory_of_check:clearing"  # which may change the path
     assert check(name)[0] == 2

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_repair import EvidenceLadder
+from gnn_repair import EvidenceLadder, train_backbone
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import REPAIRS, NodeTranslation, RefitHead, SetTranslation
 from gnn_repair.repair.folds import CrossFitted
@@ -205,11 +205,37 @@ def test_what_a_repair_reads_must_be_there_and_finite():
     state = exposure.state.clone()
     state[0, 3, 1] = torch.nan
     for repair, change, said in (
-        (RefitHead(), {"embedding": None}, "no embedding"),
+        (RefitHead(), {"embedding": None}, r"no embedding .* dataclasses.replace\(exposure, emb"),
         (SetTranslation(), {"state": state}, "NaN"),
     ):
         with pytest.raises(InputError, match=said):
             repair.fit(replace(exposure, **change), *MASKS, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["temperature-scaling", "set-translation", "evidence-ladder"])
+def test_gradients_that_are_off_outside_are_on_within(name):
+    exposure, given = toy_exposure("gcn"), {"data": toy_graph(), "device": "cpu"}
+    repair, budget = REPAIRS.get(name, EvidenceLadder)(), Budget(2, None, 0.01, 0.0)
+    repair = replace(repair, budget=budget) if hasattr(repair, "budget") else repair
+    wanted = repair.fit(exposure, *MASKS, **given).logits(exposure)
+    for off in (torch.no_grad, torch.inference_mode):
+        with off():
+            fitted = repair.fit(exposure, *MASKS, **given)
+            train_backbone("sgc", toy_graph(), [0], device="cpu", budget=budget)
+        assert torch.equal(fitted.logits(exposure), wanted)
+    with torch.inference_mode():
+        made = replace(exposure, state=exposure.state * 1)
+    with pytest.raises(InputError, match="made under torch"):
+        repair.fit(made, *MASKS, **given)
+
+
+def test_the_ladder_is_advised_where_it_can_be_climbed():
+    exposure = toy_exposure("gcn")
+    graphs = replace(exposure, graph_starts=torch.arange(exposure.num_nodes + 1))
+    for one, climbs in ((exposure, True), (graphs, False)):
+        fitted = SetTranslation(epochs=1, lr=1e-9).fit(one, *MASKS, device="cpu")
+        for said in (fitted.advice, str(fitted)):
+            assert "more validation nodes" in said and ("EvidenceLadder" in said) is climbs
 
 
 @pytest.mark.parametrize("embedding", [True, False])

@@ -258,8 +258,10 @@ def test_what_is_no_model_with_its_repair_is_refused(served, tmp_path):
         gr.RepairedModel.load(tmp_path / "f", Network)
     with pytest.raises(InputError, match="another class than Sub"):
         gr.RepairedModel.load(tmp_path / "f", type("Sub", (Network,), {})())
-    with pytest.raises(InputError, match="other weights"):
+    with pytest.raises(InputError, match=r"other weights, or on the same ones .*unbound\(\)"):
         gr.repaired(Network(), fitted)
+    with pytest.raises(InputError, match="model is None; pass"):
+        gr.repaired(None, fitted)
     with pytest.raises(InputError, match="fitted is a str"):
         gr.repaired(model, "nothing")
     with pytest.raises(InputError, match="2 members"):

@@ -7,11 +7,13 @@ import io
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
 from gnn_repair.methods import METHODS
-from gnn_repair.reporting import PageContext, report
+from gnn_repair.reporting import PageContext, report, report_results
+from gnn_repair.reporting.writing import RESULT_COLUMNS
 from tests.golden import shown
 from tests.helpers.report.accessibility import SCRIPT, violations
 from tests.helpers.report.browser import DESKTOP, PHONE
@@ -257,6 +259,68 @@ def test_what_is_cut_can_be_read(browser, named):
         " pointerType: 'mouse'}))"
     )
     assert browser.text("#tip") == browser.text("#terms td.text")
+
+
+def test_an_overview_names_every_case_with_chance_and_says_where_some_are_missing(
+    browser, tmp_path
+):
+    places = {("a", "gcn"): (0.8, 0.95), ("a", "gat"): (0.8, 0.95), ("b", "mixhop"): (0.99, 1.0)}
+    rows = [
+        (*case, 0, method, "test", metric, value)
+        for case, (accuracy, reached) in places.items()
+        for method, metric, value in (
+            ("frozen", "accuracy", accuracy), ("reweighting", "accuracy", accuracy),
+            *[("refit_head", "accuracy", 0.5)] * (case[0] == "a"),
+            ("oracle", "true_class_reach", reached), ("oracle", "error_reach", 0.75),
+            *[("oracle", "chance_reach", 0.25)] * (case[1] != "gat"),
+        )
+    ]  # fmt: skip
+    browser.open(report_results(pd.DataFrame(rows, columns=RESULT_COLUMNS), tmp_path / "s.html"))
+    assert "Refit head: 2 of 3 cases" in browser.text("#charts")
+    assert "Reweighting:" not in browser.text("#charts")
+    assert "A bar: chance" in browser.text("#charts")
+    shown = browser.texts("#charts svg text")
+    assert {f"{dataset} × {backbone}" for dataset, backbone in places} <= set(shown)
+    (bar, _), dots = browser.run(
+        "const at = (s, k) => [...document.querySelectorAll(`#charts g > ${s}`)]"
+        ".map((one) => Number(one.getAttribute(k)));"
+        "return [at('line.chance', 'y1'), at('circle[style*=opacity]', 'cy')]"
+    )
+    # Of 20 % errors a quarter: at 85 %, twice as far from 95 % as 95 % is from 100 %.
+    assert bar - max(dots) == pytest.approx(2 * (max(dots) - min(dots)))
+
+
+def test_the_true_class_and_both_predictions_are_compared_first(browser, named):
+    for node in (3, 7, 20, 33):
+        browser.open(named, f"#node={node}")
+        browser.run("document.getElementById('compare-panel').scrollIntoView()")
+        browser.until("document.querySelector('#compare-tables table')")
+        places = browser.run(
+            "return [...document.querySelectorAll('#compare-tables table')[0].tBodies[0].rows]"
+            ".flatMap((row, j) => (row.className === 'active' ? [j] : []))"
+        )
+        assert places and max(places) < 3
+    widest = "Math.max(...[...document.querySelectorAll('.row .who')].map((w) => w.offsetWidth))"
+    assert browser.run(f"return {widest}") > 118
+
+
+def test_what_was_not_asked_says_so_and_nodes_of_graphs_have_their_numbers(browser, tmp_path):
+    browser.open(shown.diagnosed("head").report(tmp_path / "head.html"), "#nodes")
+    rows = "return [...document.querySelectorAll('.row')].map((row) => row.dataset.node)"
+    chips = "return [...document.querySelectorAll('.chip')].filter((one) => "
+    for number in browser.run(rows):
+        browser.show(f"#node={number}")
+        open_ones = browser.run(
+            chips + "one.textContent.includes('?')).map((one) => Boolean(one.tip))"
+        )
+        if open_ones:
+            break
+    assert open_ones and all(open_ones)
+    graphs = shown.diagnosed("graphs")
+    last = int(graphs.to_frame()["graph"].max())
+    browser.open(graphs.report(tmp_path / "graphs.html"), f"#node={last}")
+    listed = {int(t) for t in browser.texts("#terms td.text") if t.isdecimal()}
+    assert listed and listed <= set(graphs.exposure.to_frame([last])["source"])
 
 
 def test_what_changes_no_prediction_is_in_no_chart_of_predictions(browser, tmp_path):

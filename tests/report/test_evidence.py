@@ -152,12 +152,14 @@ def test_homophily_is_a_share_of_the_labelled_neighbours():
     y = y.clone()
     y[torch.arange(40) % 3 == 0] = -1
     ends = torch.randint(40, (2, 150), generator=torch.Generator().manual_seed(5))
-    either = {pair for u, v in ends.t().tolist() for pair in ((u, v), (v, u)) if u != v}
-    found = gather(exposure, y, edge_index=ends)
-    for node, share in zip(found.nodes, found.homophily, strict=True):
-        around = [int(y[u]) for u, v in either if v == node and y[u] >= 0]
-        wanted = around.count(int(y[node])) / len(around) if around else np.nan
-        np.testing.assert_equal(share, wanted)
+    for given in (ends, torch.cat([ends, ends.flip(0)], 1)):  # along the edges, both ways
+        sent = {(u, v) for u, v in given.t().tolist() if u != v}
+        found = gather(exposure, y, edge_index=given)
+        assert found.degree.tolist() == [sum(v == n for _, v in sent) for n in found.nodes]
+        for node, share in zip(found.nodes, found.homophily, strict=True):
+            around = [int(y[u]) for u, v in sent if v == node and y[u] >= 0]
+            wanted = around.count(int(y[node])) / len(around) if around else np.nan
+            np.testing.assert_equal(share, wanted)
 
 
 def test_what_is_left_of_rounding_is_no_support():

@@ -29,7 +29,7 @@ from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.certificate import ROUNDING
 from gnn_repair.oracle.fallback import SMALLEST
 from gnn_repair.oracle.heads.search import derivative, replay_margins, to_cpu, worst
-from gnn_repair.oracle.heads.solve import NAMED, Effort, EffortLimit, solve_head
+from gnn_repair.oracle.heads.solve import Effort, EffortLimit, budget_of, solve_head
 from gnn_repair.oracle.lps import map_lps
 from gnn_repair.oracle.problems import (
     CANNOT,
@@ -134,6 +134,7 @@ def nearest_reweighting(
     *,
     margin: float = REACHABLE,
     threads: int | None = None,
+    effort: str | float = "normal",
 ) -> tuple[Nearest, ...]:
     """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
 
@@ -143,6 +144,7 @@ def nearest_reweighting(
         nodes: which nodes.
         margin: the worst-rival margin to reach; a win to :func:`solve` unless given.
         threads: worker threads, each with its own highspy.
+        effort: how long answers behind a head may take.
 
     Returns:
         One answer per node. With a head, a λ that was run through the model and the mass that it
@@ -151,8 +153,9 @@ def nearest_reweighting(
     require_exposure(exposure)
     require_outputs(exposure, "classes")
     margin = check_number(margin, "margin")
+    limit = budget_of(effort)
     if exposure.head is not None:
-        return _behind_head(to_cpu(exposure), target, nodes, margin)
+        return _behind_head(to_cpu(exposure), target, nodes, margin, limit)
     solution = solve(exposure, target, nodes, threads=threads)
     tables = Tables.from_exposure(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()
@@ -594,23 +597,23 @@ class Approach:
         return Instance(gaps, fixed, self.group, self.mass, terms, rivals)
 
 
-PLAIN, CASES = NAMED["fast"], EffortLimit(NAMED["normal"].leaves, 0.1)
 BELOW = 1 - NEAREST / 2.1
-STEPS = ((PLAIN, BELOW), (CASES, BELOW), *[(PLAIN, 0.5)] * 5, *[(CASES, 0.5)] * 5)
-"""Steps towards the lower value: an effort, and where between the two values it is asked. Most of
-what was found is the nearest: asked just below it, first without and then with cases, they are
-done. For the others the gap is halved, without cases first; all steps with cases together take
-about as long as ``normal`` takes for one question."""
+STEPS = ((False, BELOW), (True, BELOW), *[(False, 0.5)] * 5, *[(True, 0.5)] * 5)
+"""Steps towards the lower value: whether with cases, and where between the two values it is asked.
+Most of what was found is the nearest: asked just below it, first without and then with cases, they
+are done. For the others the gap is halved, without cases first."""
+STEP = 0.2
+"""A step's share of a question's seconds: all steps with cases together take about as long."""
 AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 """By how much more the head is to win, relative to its logits, until the model, which is run in a
 precision of its own, confirms it."""
 
 
 def _behind_head(
-    exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float
+    exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float, limit: EffortLimit
 ) -> tuple[Nearest, ...]:
     """One answer per node and target, in the order of :func:`solve_head`."""
-    solution = solve_head(exposure, target, nodes)
+    solution = solve_head(exposure, target, nodes, effort=limit)
     logits = exposure.frozen_logits[0, torch.from_numpy(solution.node)]
     frozen = worst(logits, torch.from_numpy(solution.target)).numpy()
     approaches = {
@@ -619,7 +622,7 @@ def _behind_head(
     }
     for approach in approaches.values():
         approach.come_nearer()
-    bounds = _lower_values(exposure, solution, approaches, margin)
+    bounds = _lower_values(exposure, solution, approaches, margin, limit)
     confirmed = _confirmed(exposure, solution, approaches, margin)
     ends, alphas = exposure.segments[:: exposure.num_groups], exposure.coefficients[0].double()
 
@@ -670,7 +673,11 @@ def _confirmed(
 
 
 def _lower_values(
-    exposure: Exposure, solution: Solution, approaches: dict[int, Approach], margin: float
+    exposure: Exposure,
+    solution: Solution,
+    approaches: dict[int, Approach],
+    margin: float,
+    limit: EffortLimit,
 ) -> dict[int, float]:
     """Distances within which nothing wins, found by halving; all questions together.
 
@@ -678,7 +685,9 @@ def _lower_values(
     are, the balls all around α.
     """
     proved, tried = dict.fromkeys(approaches, 0.0), dict[tuple[EffortLimit, int], float]()
-    for effort, share in STEPS:
+    seconds = None if limit.seconds is None else STEP * limit.seconds
+    for split, share in STEPS:
+        effort = EffortLimit(limit.leaves if split else 1, seconds)
         high = {
             i: min(one.moved(one.best), tried.get((effort, i), np.inf))
             for i, one in sorted(approaches.items())

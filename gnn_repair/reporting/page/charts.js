@@ -345,12 +345,15 @@ function scatter(width, dots, across, up) {
   for (const dot of [...dots].sort((a, b) => b.size - a.size)) {
     const cx = x(dot.x),
       cy = y(dot.y),
-      from = cx + dot.size + 3,
-      to = from + Math.min(90, textWidth(dot.text, 11));
+      off = dot.size + 3,
+      wide = Math.min(90, textWidth(dot.text, 11)),
+      chance = known(dot.chance) ? y(dot.chance) : null;
     svg.append(
       shape(
         "g",
         { tip: dot.tip, go: dot.go },
+        chance &&
+          shape("line", { x1: cx - 8, x2: cx + 8, y1: chance, y2: chance, class: "chance" }),
         // Room for a finger around a small dot.
         shape("circle", { cx, cy, r: Math.max(12, dot.size), fill: "transparent" }),
         shape("circle", {
@@ -363,11 +366,15 @@ function scatter(width, dots, across, up) {
         }),
       ),
     );
-    const clear =
-      to < width && !taken.some((t) => Math.abs(t.y - cy) < 12 && from < t.to && to > t.from);
-    if (clear && dots.length <= 40) {
-      svg.append(roomy(from, cy + 4, dot.text, 90, { class: "small halo" }));
-      taken.push({ y: cy, from, to });
+    // Behind the dot or before it, else above or below, where nothing is in the way.
+    const places = [[off], [-off - wide], [-off, -off - 9], [-off, off + 9]].map(
+      ([dx, dy = 0]) => ({ y: cy + dy, from: cx + dx, to: cx + dx + wide }),
+    );
+    const meets = (a) => (b) => Math.abs(a.y - b.y) < 12 && a.from < b.to && a.to > b.from,
+      place = places.find((p) => p.from > left && p.to < width && !taken.some(meets(p)));
+    if (place && dots.length <= 40) {
+      svg.append(roomy(place.from, place.y + 4, dot.text, 90, { class: "small halo" }));
+      taken.push(place);
     }
   }
   return svg;

@@ -139,8 +139,11 @@ function runSentences(a, b) {
 function classTable(run, a, b) {
   const left = centred(a.point.logits),
     right = centred(b.point.logits);
-  const order = left.map((_, c) => c);
-  order.sort((p, q) => Math.abs(right[q] - left[q]) - Math.abs(right[p] - left[p]));
+  // The true class and both predictions first, then what changed most.
+  const order = left.map((_, c) => c),
+    first = new Set([a.node.label, a.point.predicted, b.point.predicted]),
+    change = (c) => Math.abs(right[c] - left[c]);
+  order.sort((p, q) => first.has(q) - first.has(p) || change(q) - change(p));
   const rows = order.map((c) => [
     className(run, c),
     signed(left[c], 3),

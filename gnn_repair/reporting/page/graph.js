@@ -208,22 +208,14 @@ function neighbourhoodWords(node, shown, total, colouring) {
 
 const SETTLING = 160; // steps of the layout; more change nothing that an eye would see
 
-// Numbers below the count of graphs are graphs, then come nodes, counted within their graph, then
-// clusters and edges, which have names.
+// Numbers below the count of graphs are graphs, then come nodes, counted over the whole batch as
+// everywhere else, then clusters and edges, which have names.
 function pooledName(run, id) {
-  const graphs = run.graph_starts.length - 1;
-  if (id < graphs) return (run.names && tidyName(run.names[id])) || String(id);
-  let low = 0,
-    high = graphs;
-  const node = id - graphs,
+  const graphs = run.graph_starts.length - 1,
+    node = id - graphs,
     named = node - run.graph_starts[graphs];
-  if (named >= 0) return tidyName(run.names[graphs + named]);
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (run.graph_starts[middle] <= node) low = middle;
-    else high = middle;
-  }
-  return String(node - run.graph_starts[low]);
+  if (id < graphs) return (run.names && tidyName(run.names[id])) || String(id);
+  return named >= 0 ? tidyName(run.names[graphs + named]) : String(node);
 }
 
 // One entry per node of the graph: its terms, and the largest shares of α and of the witness.

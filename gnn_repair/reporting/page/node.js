@@ -312,7 +312,10 @@ function classChips(node) {
     name.textContent = className(node.run, c);
     much.textContent = Number.isNaN(share) ? "?" : shareWords(share);
     const parts = own ? [name, " (true) ", much] : [name, " ", much];
-    list.append(element("li", { class: own ? "chip true" : "chip" }, ...parts));
+    const tip = Number.isNaN(share)
+      ? ["It can win; how much must move for it was not asked"]
+      : null;
+    list.append(element("li", { class: own ? "chip true" : "chip", tip }, ...parts));
   }
   if (could.length > MOST_CHIPS) {
     const more = element("li");

@@ -241,9 +241,11 @@ function gainCard(cases, more) {
     });
   }
   if (!gains.size) return;
+  const some = [...gains.values()].filter((row) => row.values.length < cases.length),
+    fewer = some.map((row) => `. ${row.title}: ${row.values.length} of ${cases.length} cases`);
   chartCard(
     "Gain over Frozen, all cases",
-    "Difference of accuracies, one dot per case",
+    `Difference of accuracies, one dot per case${fewer.join("")}`,
     (width) =>
       dotPlot(width, [...gains.values()], "points of accuracy over Frozen", "case", [-100, 100]),
     { scope: studyScope(cases), more },
@@ -270,7 +272,8 @@ function reachCard(cases, index, more) {
   const dots = reached.map((entry) => caseDot(entry, entry === cases[index]));
   chartCard(
     "Reach and accuracy, all cases",
-    "One dot per case; above the dashed line there is evidence that the frozen model does not use",
+    "One dot per case; above the dashed line there is evidence that the frozen model does not use" +
+      (dots.some((dot) => known(dot.chance)) ? ". A bar: chance, at the model's errors" : ""),
     (width) => scatter(width, dots, "frozen accuracy (%)", "true-class reach (%)"),
     { scope: studyScope(reached), more },
   );
@@ -280,9 +283,12 @@ function caseDot(entry, shown) {
   const x = momentsOf(entry.methods[0].values).mean,
     y = momentsOf(entry.reach.true_class_reach).mean;
   const text = caseName(entry);
+  // Of right nodes the true class wins as it is, so that chance counts at the others.
+  const { chance_reach: chance } = entry.reach;
   return {
     x,
     y,
+    chance: chance && x + ((100 - x) * momentsOf(chance).mean) / 100,
     text,
     shown,
     size: shown ? 7 : 5,

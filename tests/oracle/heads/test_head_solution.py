@@ -208,7 +208,7 @@ def test_sentences_and_files_say_what_is_proved(solution, exposure, split, tmp_p
     assert "can win by" in sentences["can"] and "the model itself" in sentences["can"]
     assert "cannot win: every reweighting loses by at least" in sentences["cannot"]
     counts = [int((solution.verdict == word).sum()) for word in ("can", "cannot", "undecided")]
-    told = (f"{counts[0]} can (", f"{counts[1]} cannot", f"{counts[2]} undecided")
+    told = (f"{counts[0]} can,", f"{counts[1]} cannot", f"{counts[2]} undecided")
     assert all(part in str(solution) for part in told)
     assert f"by {split.proofs.count} cases" in str(split[0])
     open_ = replace(solution, margin=np.full(len(solution), -1.0), bound=np.ones(len(solution)))
