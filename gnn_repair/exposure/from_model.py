@@ -782,13 +782,15 @@ class Exposer:
                 f"on reweighted messages in {names} the model gives NaN or infinite logits: "
                 + broken()
             )
-        limit = residual_limit(self.wanted.tolerance, logits.dtype)
+        # Sums may be in float32 inside a model in float64.
+        coarsest = max(logits.dtype, exposure.coefficients.dtype, key=lambda d: EXACT[d])
+        limit = residual_limit(self.wanted.tolerance, coarsest)
         if not residual <= limit:
             self.check_same(self.run(), logits)
             raise ExposureRefused(
                 f"run with reweighted messages in {names} the model differs from what was read off "
                 f"it by {residual:.1e} of what they move, more than {limit:.0e}; "
-                + (coarse_words(replay.record) or residual_advice(residual, logits.dtype))
+                + (coarse_words(replay.record) or residual_advice(residual, coarsest))
             )
         return residual
 

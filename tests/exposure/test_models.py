@@ -30,6 +30,7 @@ from tests.campaigns.kinds import cases, judged
 from tests.helpers.models import spelled_models
 from tests.helpers.models.convolutions import CASES, NODES, graph, normalised
 from tests.helpers.models.convolutions import Net as CaseNet
+from tests.helpers.models.made import Made
 from tests.helpers.models.spelled_models import CLASSES
 from tests.helpers.models.terms import dense
 
@@ -457,3 +458,13 @@ def test_as_many_graphs_as_the_largest_has_nodes_are_no_adjacency() -> None:
 @pytest.mark.parametrize("name", [*wild.MODELS, *wild.REFUSED])
 def test_models_as_people_publish_them(name: str) -> None:
     assert wild.judged(name, seed=2) == []
+
+
+def test_a_sum_in_single_precision_inside_a_model_in_double_is_rounded_as_such() -> None:
+    def forward(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv.float()(x.float(), edge_index) * self.scale
+
+    model = Made(forward, conv=pyg.GCNConv(5, 4))
+    model.scale = nn.Parameter(torch.ones(4).double())
+    exposure = expose(model, graph())
+    assert exposure.frozen_logits.dtype == torch.float64 and 0 < exposure.residual < 1e-5

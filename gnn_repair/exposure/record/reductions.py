@@ -647,7 +647,8 @@ def _senders(
     # A node that all rows of a graph read beside their own, as its root, is no end of an edge.
     nodes = [ids for ids in nodes if len(nodes) == 1 or not _is_shared(ids, own)] or nodes
     if len(nodes) > 1:
-        return "edge", torch.arange(own.numel())
+        there = torch.stack(nodes).amax(0) >= 0  # not so in the empty rows of a dense batch
+        return "edge", torch.where(there, there.cumsum(0) - 1, -1)
     return ("node", nodes[0]) if nodes else ("", None)
 
 

@@ -499,3 +499,16 @@ def test_a_norm_that_rows_are_divided_by_is_no_coefficient() -> None:
 
     exposure = gr.expose(Pooled(pooled).double(), batch_of())
     assert bool((exposure.coefficients == 1).all())
+
+
+def test_empty_rows_of_a_dense_batch_of_edges_are_no_messages() -> None:
+    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
+        a, b = edges
+        dense, there = to_dense_batch(x[a] * x[b], graphs[a])
+        return dense.sum(1) / there.sum(1, keepdim=True)
+
+    data = batch_of()
+    edges = data.edge_index[:, data.batch[data.edge_index[0]].argsort(stable=True)]
+    exposure = gr.expose(Pooled(pooled).double(), data)
+    assert exposure.num_terms == edges.shape[1]
+    torch.testing.assert_close(exposure.mass, torch.ones_like(exposure.mass))
