@@ -209,7 +209,7 @@ def test_unknown_classes_have_no_margin(exposure: Exposure) -> None:
         (torch.full((NODES,), CLASSES), (f"{CLASSES} at node 0", "0 to 2")),
         (torch.tensor([0, 0, 0, -2, 0, 0, 0]), ("-2 at node 3",)),
         ("mine", ("str",)),
-        (None, ("NoneType",)),
+        (None, ("None",)),
     ],
 )
 def test_targets_of_another_kind(target: Any, words: tuple[str, ...], exposure: Exposure) -> None:
@@ -257,7 +257,7 @@ def test_nodes_in_many_forms(nodes: Any, numbers: list[int], exposure: Exposure)
         (torch.ones(5, dtype=torch.bool), ("5", "7 nodes")),
         (torch.tensor(True), ("[]",)),
         ("all", ("str", "mask")),
-        (None, ("NoneType",)),
+        (None, ("None",)),
         ([[1], [2, 3]], ("list",)),
         ([1j], ("torch.complex64",)),
         (torch.tensor([0, 1, 1, 0, 0, 0, 1]), ("zeros and ones for all 7 nodes", "nodes.bool()")),
