@@ -158,10 +158,13 @@ def describe_nondeterminism(
             f"{logits.dtype} is too coarse for what it computes; pass model.double() and double "
             "data, or scale its features"
         )
-    if torch.equal(*seen):
+    with torch.random.fork_rng():
+        drawn = [(torch.manual_seed(0), run())[1] for _ in range(2)]
+    if torch.equal(*seen) or not torch.equal(*drawn):
         return (
-            "the model's first run gives other logits than those after it: it keeps something "
-            "between runs; have its forward compute that anew, or pass a forward= that resets it"
+            "the model gives other logits in another run though nothing is drawn: it keeps "
+            "something between runs; have its forward compute that anew, or pass a forward= that "
+            "resets it"
         )
     words = "the model's logits change from run to run in evaluation mode; make its dropout and "
     words += "sampling depend on self.training"

@@ -27,8 +27,8 @@ from gnn_repair.exposure.heads.operations import (
 
 MIXES = "mixes the values of different nodes"
 MERGES = (
-    "reads nodes and heads along one axis, which cannot be followed; keep the nodes on an axis of "
-    "their own, as scaled_dot_product_attention on [N, heads, tokens, channels] does"
+    "reads nodes and something else along one axis (heads, relations), which cannot be followed; "
+    "keep the nodes on an axis of their own, as torch.stack or [N, heads, tokens, channels] do"
 )
 AS_REAL = "keep real and imaginary parts as real tensors"
 
