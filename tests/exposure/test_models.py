@@ -151,6 +151,22 @@ def test_other_forms_of_the_graph(form: str) -> None:
         torch.testing.assert_close(dense(exposure)[0], normalised(adjacency))
 
 
+def test_an_edge_index_times_rows_is_its_adjacency() -> None:
+    def forward(self: Any, x: Tensor, edge_index: Any) -> Tensor:
+        return edge_index @ self.lin(x)
+
+    data = plain()
+    ends = data.edge_index.unique(dim=1)
+    given = EdgeIndex(ends, sparse_size=(NODES, NODES)).sort_by("row").values
+    model = Made(forward, lin=nn.Linear(5, 4)).double()
+    exposure = expose(model, Data(x=data.x, edge_index=given))
+    wanted = torch.zeros(NODES, NODES, dtype=torch.float64).index_put((ends[0], ends[1]), ONE)
+    torch.testing.assert_close(dense(exposure)[0], wanted)
+
+
+ONE = torch.ones((), dtype=torch.float64)
+
+
 def test_target_to_source() -> None:
     exposure = expose(two_layers(pyg.SAGEConv(6, 8, flow="target_to_source")), plain())
     found = dense(exposure)[0].nonzero().t()

@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch_geometric import EdgeIndex
 from torch_geometric.nn import Linear, MessagePassing
 
 from gnn_repair.errors import ExposureRefused
@@ -279,8 +280,8 @@ class Record:
 
 
 def run_decomposed(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """A composite operation run as its parts, for inference mode hands it over whole; and the
-    product with a diagonal matrix as what it is, a number times each row."""
+    """An operation run as its parts: a composite one, which inference mode hands over whole, and
+    products with PyG's EdgeIndex or with a diagonal matrix, which is a number times each row."""
     if torch.is_inference_mode_enabled() and func._can_decompose():
         with mode:
             return func.decompose(*args, **kwargs)
@@ -288,6 +289,9 @@ def run_decomposed(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -
         plain_name(func) == "_sparse_addmm" and kwargs.get("beta", 1) == 0
     ):
         matrix, rows = args[-2:]
+        if isinstance(matrix, EdgeIndex):
+            with mode:
+                return matrix.matmul(rows)
         if _is_diagonal(matrix):
             with mode:
                 ones = rows.new_ones(len(rows))
@@ -299,15 +303,18 @@ def run_decomposed(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -
 
 def _is_diagonal(matrix: Tensor) -> bool:
     """Whether a matrix is zero but on its diagonal, and not the identity, as features may be."""
-    if matrix.shape[0] != matrix.shape[1] or len(matrix) < 2:
+    size = len(matrix)
+    if tuple(matrix.shape) != (size, size) or size < 2:
         return False
     if matrix.layout == torch.strided:
         numbers = matrix.diagonal()
-        return int(matrix.count_nonzero()) == int(numbers.count_nonzero()) and bool(
-            (numbers != 1).any()
-        )
-    coo = matrix if matrix.layout == torch.sparse_coo else matrix.to_sparse_coo()
-    return torch.equal(*coo._indices()) and bool((coo._values() != 1).any())
+        alone = int(matrix.count_nonzero()) == int(numbers.count_nonzero())
+    elif matrix._nnz() > size:
+        return False
+    else:
+        coo = matrix if matrix.layout == torch.sparse_coo else matrix.to_sparse_coo()
+        alone, numbers = torch.equal(*coo._indices()), coo._values()
+    return alone and bool((numbers != 1).any())
 
 
 class ValueStore:
