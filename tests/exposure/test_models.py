@@ -158,8 +158,8 @@ def test_an_edge_index_times_rows_is_its_adjacency() -> None:
     data = plain()
     ends = data.edge_index.unique(dim=1)
     given = EdgeIndex(ends.contiguous(), sparse_size=(NODES, NODES)).sort_by("row").values
-    model = Made(forward, lin=nn.Linear(5, 4)).double()
-    exposure = expose(model, Data(x=data.x, edge_index=given))
+    model = Made(forward, lin=nn.Linear(5, 4))
+    exposure = expose(model, Data(x=data.x.float(), edge_index=given))
     wanted = torch.zeros(NODES, NODES, dtype=torch.float64).index_put((ends[0], ends[1]), ONE)
     torch.testing.assert_close(dense(exposure)[0], wanted)
 
