@@ -782,8 +782,9 @@ class Exposer:
                 f"on reweighted messages in {names} the model gives NaN or infinite logits: "
                 + broken()
             )
-        # Sums may be in float32 inside a model in float64.
-        coarsest = max(logits.dtype, exposure.coefficients.dtype, key=lambda d: EXACT[d])
+        # A model in float64 may compute in float32 inside.
+        made = {v.dtype for v in replay.record.values if v.live and v.step >= 0}
+        coarsest = torch.float32 if torch.float32 in made else logits.dtype
         limit = residual_limit(self.wanted.tolerance, coarsest)
         if not residual <= limit:
             self.check_same(self.run(), logits)

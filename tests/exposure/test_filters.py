@@ -549,6 +549,23 @@ def test_a_product_with_a_diagonal_matrix_scales_rows(name: str) -> None:
     assert exposure.num_terms == int((wanted != 0).sum()) and not exposure.held
 
 
+@pytest.mark.parametrize("how", ["sparse", "out"])
+def test_a_diagonal_matrix_times_an_adjacency_is_an_adjacency(how: str) -> None:
+    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
+        scale = torch.diag(adj.sum(1).pow(-0.5))
+        if how == "sparse":
+            return torch.sparse.mm(scale.to_sparse(), adj.to_sparse()) @ self.lin(x)
+        out = torch.zeros_like(adj)
+        torch.mm(scale, adj, out=out)
+        return out @ self.lin(x)
+
+    torch.manual_seed(3)
+    a = ((torch.rand(9, 9) < 0.2) | torch.eye(9, dtype=torch.bool)).double()
+    model = Made(forward, lin=nn.Linear(5, 3)).double()
+    exposure = expose(model, {"x": torch.randn(9, 5).double(), "adj": a})
+    torch.testing.assert_close(dense(exposure)[0], a.sum(1, keepdim=True).pow(-0.5) * a)
+
+
 def test_nodes_that_share_no_hyperedge_send_nothing() -> None:
     """H (Hᵀ x) of a given incidence is (H Hᵀ) x: exact zeros are no messages."""
 

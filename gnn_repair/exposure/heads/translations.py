@@ -775,9 +775,13 @@ def _rows_added(base: Tensor, dim: int, index: Tensor, rows: Tensor, *, alpha: f
     return base + torch.zeros_like(base).index_copy(dim, index, alpha * rows)
 
 
+WIDE = 512
+"""Differences per node up to which distances are taken apart; bounds of more would take minutes."""
+
+
 def _distance(left: Tensor, right: Tensor, p: float = 2.0, *_: Any) -> Tensor:
     """Distances of rows to constant rows."""
-    if p not in (1, 2):
+    if p not in (1, 2) or left.shape[-1] * right.shape[-2] > WIDE:
         raise Untranslatable
     between = left.unsqueeze(-2) - right.unsqueeze(-3)
     return between.abs().sum(-1) if p == 1 else between.square().sum(-1).sqrt()

@@ -38,12 +38,14 @@ ANY = (-inf, inf)
 POSITIVE = (0.0, inf)
 RANGES = {
     **dict.fromkeys(("_softmax", "sigmoid", "hardsigmoid"), (0.0, 1.0)),
-    **dict.fromkeys(("tanh", "hardtanh", "sin", "cos", "erf"), (-1.0, 1.0)),
+    **dict.fromkeys(("tanh", "sin", "cos", "erf"), (-1.0, 1.0)),
     **dict.fromkeys(("exp", "relu", "softplus", "abs", "square"), POSITIVE),
 }
 """By operation: between what its results lie, whatever it is given. Roots are left out: rows are
 divided by norms, which are no weights."""
-PICKED = MOVES | SAME | GATHERS | {"select", "slice", "split", "unbind", "mean", "amax", "amin"}
+PICKED = MOVES | SAME | GATHERS | {
+    "repeat", "gather", "select", "slice", "split", "unbind", "mean", "amax", "amin",
+}  # fmt: skip
 """Operations whose results lie where those lie that they are given."""
 ADDED_UP = {"sum", "scatter_add", "index_add", "cumsum"}
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
@@ -272,7 +274,7 @@ class Analysis:
         return Reduction(
             message, matrix=left, across=across, between=between, turned=turned, size=size,
             factor=factor, sources=nodes, out_axis=len(shape) - 2,
-            is_attention=self.is_learned([left, across]),
+            is_attention=self.is_learned(left) and self.is_learned(across),
         )  # fmt: skip
 
     def _by_row(self, step: RecordedStep) -> tuple[int, int] | None:
@@ -284,12 +286,10 @@ class Analysis:
                 return one.number, two.number
         return None
 
-    def is_learned(self, values: Iterable[int]) -> bool:
-        """Whether values depend on the model's parameters."""
-        behind = (
-            self.value(number).tensor for number, place in self.walk_back(values) if place < 0
-        )
-        return any(isinstance(tensor, nn.Parameter) for tensor in behind)
+    def is_learned(self, value: int) -> bool:
+        """Whether a value depends on the model's parameters."""
+        leaves = (number for number, place in self.walk_back([value]) if place < 0)
+        return any(isinstance(self.value(number).tensor, nn.Parameter) for number in leaves)
 
     def is_spectral(self, reduction: Reduction) -> bool:
         """Whether it is a filter U f Uᵀ in a basis that is given, no attention."""
@@ -545,7 +545,8 @@ class Analysis:
 
     def is_weight(self, number: int) -> bool:
         """Whether numbers are a weight by how they are made: nonnegative, or of the graph alone."""
-        return self.range_of(Ref(number))[0] >= 0
+        low, high = self.range_of(Ref(number))
+        return low >= 0 or high <= 0
 
     def range_of(self, argument: Any) -> tuple[float, float]:
         """Between what numbers lie by how they are made; those of the graph alone are weights."""
@@ -559,6 +560,12 @@ class Analysis:
             made = ANY if step is None else RANGES.get(step.name) or self._range(step)
             self._ranges[number] = POSITIVE if not value.live or whole else made
         return self._ranges[number]
+
+    def _is_square(self, args: Sequence[Any]) -> bool:
+        """Whether both are the same value."""
+        numbers = [a.number if isinstance(a, Ref) else None for a in args]
+        first, second = (n if n is None else self.canonical.get(n, n) for n in numbers)
+        return first is not None and first == second
 
     def _range(self, step: RecordedStep) -> tuple[float, float]:
         args = step.args
@@ -579,19 +586,27 @@ class Analysis:
                 factor = float(step.kwargs.get("alpha", 1)) * (1 if step.name == "add" else -1)
                 c, d = sorted((factor * c, factor * d))
                 return a + c, b + d
-            case "mul" | "div" if min(a, c) >= 0:
+            case "mul" | "div" if min(a, c) >= 0 or self._is_square(args):
                 return POSITIVE
-            case "mul" | "div" if c == d and 0 < c < inf:
-                return (a * c, b * c) if step.name == "mul" else (a / c, b / c)
+            case "mul" | "div" if c == d and c and abs(c) < inf:
+                low, high = sorted((a * c, b * c) if step.name == "mul" else (a / c, b / c))
+                return low, high
             case "pow":
-                return POSITIVE if c == d and c % 2 == 0 else ANY
+                whole = c == d and abs(c) < inf and (c % 2 == 0 or (c % 1 == 0 and a >= 0 < c))
+                return POSITIVE if whole or a == b > 0 else ANY
+            case "elu" if set(args[1:]) <= {1}:
+                return max(a, -1.0), b
             case "reciprocal":
                 return POSITIVE if a >= 0 else ANY
             case "neg":
                 return -b, -a
-            case "clamp" | "clamp_min":
-                low = self.constant(args[1] if len(args) > 1 else step.kwargs.get("min"))
-                return (a if low is None else max(a, low)), b
+            case "clamp" | "clamp_min" | "hardtanh":
+                least = self.constant(args[1] if len(args) > 1 else step.kwargs.get("min"))
+                most = self.constant(args[2] if len(args) > 2 else step.kwargs.get("max"))
+                end = 1.0 if step.name == "hardtanh" else inf
+                return max(a, -end if least is None else least), min(
+                    b, end if most is None else most
+                )
             case "maximum":
                 return max(a, c), max(b, d)
             case "where":
@@ -691,8 +706,13 @@ class Analysis:
     def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
         """The value behind moves and repetitions, and which of its numbers stands where."""
         number, passed = self.unmoved(number)
+        step = self.maker(number)
+        if step is not None and step.name == "repeat":  # one number for all channels
+            inner, before = self.unmoved(step.args[0].number)
+            if self.value(step.args[0].number).shape[-1:] == (1,):
+                number, passed = inner, [*passed, number, *before]
         steps = [(self.record.steps[self.value(n).step], self.value(n).shape) for n in passed[::-1]]
-        pushes = [_mover(step, own) for step, own in steps if step.name in MOVES]
+        pushes = [_mover(step, own) for step, own in steps if step.name not in SAME]
         own = self.value(number).shape
         places = torch.arange(prod(own)).view(own)
         return number, move_along(pushes, places).expand(tuple(shape))
@@ -827,7 +847,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             except (ValueError, RuntimeError):
                 break
             structural = not analysis.value(mask).live
-            if not is_numbers(place, structural) or (analysis.pooled and not structural):
+            if not is_numbers(place, structural):
                 break
             factors.append(Factor(mask, False, place, negated))
             if analysis.value(rows).shape != shape:

@@ -307,9 +307,12 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         if counts is not None:
             scale = 1 / counts if scale is None else scale / counts
         alpha = alpha if scale is None else alpha * scale
+        own = states if len(channels) == width else states[:, channels]
+        if any(kept[factor.value].dtype == torch.bool for factor in parts.factors):
+            read = torch.zeros(len(own), dtype=torch.bool).index_fill(0, rows[alpha != 0], True)
+            own = own.where(read.unsqueeze(1), 0.0)  # what is masked may be infinite
         block = Block(
-            (SiteChannels(site, channels),), recipients, sources, alpha,
-            states if len(channels) == width else states[:, channels], rows, by_entry,
+            (SiteChannels(site, channels),), recipients, sources, alpha, own, rows, by_entry
         )  # fmt: skip
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():
             chosen = None if kind is None else kinds == kind
@@ -432,14 +435,17 @@ def _coefficients(
     dtype: torch.dtype, entries: int,
 ) -> Tensor:  # fmt: skip
     total = torch.full((entries,), parts.scale, dtype=dtype)
-    for factor in parts.factors:
+    # Masks come last: they may be there for what is infinite.
+    for factor in sorted(parts.factors, key=lambda f: kept[f.value].dtype == torch.bool):
         shown = _to_entries(factor.place, axes)
         rest = shown.shape[len(axes) :]
         where = torch.unravel_index(torch.tensor(channel), rest) if rest else ()
         place: Any = (..., *[int(w) for w in where])
         numbers = shown[place].reshape(-1)
         values = kept[factor.value].reshape(-1)[numbers]
-        values = ~values if factor.negated else values
+        if values.dtype == torch.bool:
+            total = torch.where(values ^ factor.negated, total, 0.0)
+            continue
         total = total / values if factor.inverse else total * values
     return total
 

@@ -101,7 +101,7 @@ LINKS = 1 << 40
 UNCOUNTED = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
-MOVES = VIEWS | {"unsqueeze", "squeeze", "expand", "repeat", "permute", "transpose", "t", "movedim"}
+MOVES = VIEWS | {"unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "movedim"}
 SAME = {"alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "dropout",
         "native_dropout"}  # fmt: skip
 GATHERS = {"index_select", "index", "embedding"}
@@ -285,18 +285,16 @@ def run_decomposed(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -
     if torch.is_inference_mode_enabled() and func._can_decompose():
         with mode:
             return func.decompose(*args, **kwargs)
-    if plain_name(func) == "mm" or (
-        plain_name(func) == "_sparse_addmm" and kwargs.get("beta", 1) == 0
-    ):
+    added = plain_name(func) == "_sparse_addmm" and kwargs.get("beta", 1) == 0
+    if added or (plain_name(func) == "mm" and not kwargs):
         matrix, rows = args[-2:]
         if isinstance(matrix, EdgeIndex):
             with mode:
                 return matrix.matmul(rows)
-        if _is_diagonal(matrix):
+        if rows.layout == torch.strided and _is_diagonal(matrix):
             with mode:
-                ones = rows.new_ones(len(rows))
                 dense = matrix.layout == torch.strided
-                numbers = matrix.diagonal() if dense else torch.mv(matrix, ones)
+                numbers = matrix.diagonal() if dense else torch.mv(matrix, rows.new_ones(len(rows)))
                 return numbers.unsqueeze(1) * rows * kwargs.get("alpha", 1)
     return NotImplemented
 

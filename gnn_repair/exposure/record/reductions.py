@@ -201,8 +201,8 @@ class Reduction:
     """Of linear attention, q (kᵀ v) read as (q kᵀ) v: the value kᵀ, by which ``matrix`` is
     multiplied; ``turned``: it is k, and the table is vᵀ."""
     is_attention: bool = False
-    """Of linear attention: whether it is learned, so that all nodes send, some maybe with weight 0;
-    otherwise both factors belong to the graph."""
+    """Of linear attention: whether both factors are learned, so that all nodes send, some maybe
+    with weight 0; otherwise one belongs to the graph."""
     between: int | None = None
     """Of a spectral filter, U f (Uᵀ h) read as (U f Uᵀ) h: the value f [K, 1]."""
     turned: bool = False

@@ -474,6 +474,13 @@ GATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "logistic by hand": lambda e, batch: 1 / (1 + (-e[:, :1]).exp()),
     "square": lambda e, batch: e[:, :1] ** 2,
     "clamp": lambda e, batch: e[:, :1].clamp(min=0),
+    "times itself": lambda e, batch: e[:, :1] * e[:, :1],
+    "cube of a sigmoid": lambda e, batch: e[:, :1].sigmoid() ** 3,
+    "power of two": lambda e, batch: 2 ** e[:, :1],
+    "less than a limit": lambda e, batch: 1 - e[:, :1].clamp(0, 1),
+    "from minus five to five": lambda e, batch: 5 + nn.functional.hardtanh(e[:, :1], -5, 5),
+    "elu": lambda e, batch: nn.functional.elu(e[:, :1]) + 1,
+    "gathered": lambda e, batch: e.sigmoid().gather(1, (batch % 2)[:, None]),
     "copied": lambda e, batch: softmax(e[:, :1], batch).expand(-1, WIDTH),
 }
 
@@ -493,12 +500,29 @@ def test_gates_that_cannot_be_negative_are_coefficients(name: str) -> None:
     torch.testing.assert_close(exposure.coefficients[0], weights[weights > 0])
 
 
-def test_a_norm_that_rows_are_divided_by_is_no_coefficient() -> None:
+SCALES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a norm": lambda x: 1 / (x.square().sum(1, keepdim=True).sqrt() + 1e-6),
+    "of both signs": lambda x: x[:, :1] - 0.5,
+    "from minus four to six": lambda x: 1 + nn.functional.hardtanh(4 * (x[:, :1] - 2), -5, 5),
+    "odd power": lambda x: (x[:, :1] - 0.5) ** 3,
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_what_is_no_weight_stays_with_the_rows(name: str) -> None:
     def pooled(x: Tensor, graphs: Tensor) -> Tensor:
-        return global_add_pool(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-6), graphs)
+        return global_add_pool(x * SCALES[name](x), graphs)
 
     exposure = gr.expose(Pooled(pooled).double(), batch_of())
     assert bool((exposure.coefficients == 1).all())
+
+
+def test_a_gate_that_is_never_positive_is_a_group_of_its_own_sign() -> None:
+    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
+        return global_add_pool(x * -x[:, :1].sigmoid(), graphs)
+
+    (group,) = gr.expose(Pooled(pooled).double(), batch_of()).groups
+    assert group.name.endswith("−")
 
 
 def test_empty_rows_of_a_dense_batch_of_edges_are_no_messages() -> None:
