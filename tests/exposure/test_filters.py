@@ -549,12 +549,14 @@ def test_a_product_with_a_diagonal_matrix_scales_rows(name: str) -> None:
     assert exposure.num_terms == int((wanted != 0).sum()) and not exposure.held
 
 
-@pytest.mark.parametrize("how", ["sparse", "out"])
+@pytest.mark.parametrize("how", ["sparse", "csr", "out"])
 def test_a_diagonal_matrix_times_an_adjacency_is_an_adjacency(how: str) -> None:
     def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
         scale = torch.diag(adj.sum(1).pow(-0.5))
         if how == "sparse":
             return torch.sparse.mm(scale.to_sparse(), adj.to_sparse()) @ self.lin(x)
+        if how == "csr":
+            return (scale.to_sparse_csr() @ adj.to_sparse_csr()) @ self.lin(x)
         out = torch.zeros_like(adj)
         torch.mm(scale, adj, out=out)
         return out @ self.lin(x)

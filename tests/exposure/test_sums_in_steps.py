@@ -255,3 +255,47 @@ def test_weights_that_are_copied_to_the_channels_are_coefficients(name):
     shares = model.weigh(data.x).sigmoid().detach()
     for head in range(2):
         torch.testing.assert_close(found[head], counts(data.edge_index) * shares[:, head])
+
+
+def test_a_sum_of_weights_that_multiplies_is_a_sum_of_its_own():
+    def forward(self, x, edge_index):
+        w, rows = x[edge_index[0], :1].exp(), self.lin(x)[edge_index[0]]
+        ends, zeros = edge_index[1], x.new_zeros(len(x), CLASSES)
+        return zeros.index_add(0, ends, w * rows) * zeros[:, :1].index_add(0, ends, w)
+
+    exposure = gr.expose(Made(forward, lin=nn.Linear(WIDTH, CLASSES)).double(), graph())
+    assert exposure.num_groups == 2 and exposure.head is not None
+
+
+def test_a_guard_that_other_nodes_decide_is_not_part_of_the_coefficients():
+    def forward(self, x, edge_index):
+        ends, zeros = edge_index[1], x.new_zeros(len(x), CLASSES)
+        w, rows = x[edge_index[0], :1].exp(), self.lin(x)[edge_index[0]]
+        total = zeros[:, :1].index_add(0, ends, w)
+        others = zeros[:, :1].index_add(0, edge_index[0], x[ends, 1:2])
+        return zeros.index_add(0, ends, w * rows) / torch.where(others > 0, total + 1, 1.0)
+
+    exposure = gr.expose(Made(forward, lin=nn.Linear(WIDTH, CLASSES)).double(), graph())
+    assert exposure.num_groups > 1 or exposure.held
+
+
+def test_zeros_of_a_kernel_are_messages_where_both_factors_are_learned():
+    """Of linear attention all nodes send; of learned weights per hyperedge those that share one."""
+
+    def attention(self, x):
+        return self.key(x).relu() @ (self.query(x).relu().t() @ self.lin(x))
+
+    def incidence(self, x, hyper):
+        return hyper @ ((hyper * self.weigh.exp()).t() @ self.lin(x))
+
+    torch.manual_seed(1)
+    parts = {name: nn.Linear(WIDTH, 4) for name in ("key", "query")} | {"lin": nn.Linear(WIDTH, 3)}
+    models = [Made(how, **parts).double() for how in (attention, incidence)]
+    models[1].weigh = nn.Parameter(torch.randn(4).double())
+    hyper = (torch.rand(NODES, 4) < 0.3).double()
+    hyper[torch.arange(NODES), torch.arange(NODES) % 4] = 1
+    found = [gr.expose(model, {"x": graph().x, "hyper": hyper}).num_terms for model in models]
+    key, query = (models[0].get_submodule(n)(graph().x).relu() for n in ("key", "query"))
+    heard = int(((key @ query.t()).sum(1) > 0).sum())
+    assert 0 < heard < NODES
+    assert found == [heard * NODES, int((hyper @ hyper.t() > 0).sum())]

@@ -616,7 +616,7 @@ def mixtures_of(
     block: Block, group: Group, weight: Tensor, context: Context, nodes: int, entries: SortedEntries
 ) -> list[Mixture]:
     """One group for each sign of the coefficients; entries with coefficient 0 are no terms, except
-    in linear attention.
+    in linear attention of one sign, where a recipient hears anybody.
     """
     alpha, order = block.coefficients.to(block.states.dtype), entries.order
     alpha = alpha if order is None else alpha[order]
@@ -625,8 +625,14 @@ def mixtures_of(
     mixtures = []
     for sign in (1, -1) if signed else (1,):
         coefficients, rows, indptr = alpha, entries.rows, entries.indptr
-        if signed or (lowest == 0 and not linear):
-            kept = (alpha * sign > 0).nonzero().view(-1)
+        if signed or lowest == 0:
+            own = alpha * sign > 0
+            if linear and not signed:  # all entries of those that hear anybody
+                owner = block.recipients if order is None else block.recipients[order]
+                own = torch.zeros(len(context.state), dtype=torch.bool).index_fill(
+                    0, owner[own], True
+                )[owner]
+            kept = own.nonzero().view(-1)
             coefficients, rows = alpha[kept], rows[kept]
             there = block.recipients[kept if order is None else order[kept]]
             indptr = _starts(there, len(context.state))

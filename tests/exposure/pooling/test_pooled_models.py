@@ -504,6 +504,7 @@ SCALES: dict[str, Callable[[Tensor], Tensor]] = {
     "a norm": lambda x: 1 / (x.square().sum(1, keepdim=True).sqrt() + 1e-6),
     "of both signs": lambda x: x[:, :1] - 0.5,
     "from minus four to six": lambda x: 1 + nn.functional.hardtanh(4 * (x[:, :1] - 2), -5, 5),
+    "a weight times a sign": lambda x: x[:, :1].sigmoid() * (x[:, 1:2] - 0.5),
     "odd power": lambda x: (x[:, :1] - 0.5) ** 3,
 }
 
