@@ -583,3 +583,18 @@ def test_nodes_that_share_no_hyperedge_send_nothing() -> None:
     torch.testing.assert_close(dense(exposure)[0], wanted)
     assert exposure.num_terms == int((wanted != 0).sum())
     assert "spectral" not in str(exposure) and "attention" not in str(exposure)
+
+
+def test_a_product_with_the_identity_may_be_of_features() -> None:
+    """Codes of nodes are the identity, too; so it scales nothing, and a self-loop is a message."""
+
+    def forward(self: Any, x: Tensor, adj: Tensor, own: Tensor) -> Tensor:
+        h = x @ self.weight
+        return adj @ h + own @ h
+
+    torch.manual_seed(3)
+    a, eye = (torch.rand(9, 9) < 0.3).double(), torch.eye(9).double()
+    model = Made(forward)
+    model.weight = nn.Parameter(torch.randn(9, 3).double())
+    exposure = expose(model, {"x": eye, "adj": a, "own": eye.clone()})
+    torch.testing.assert_close(dense(exposure), torch.stack([a, eye]))

@@ -684,12 +684,8 @@ class Analysis:
                 divides = not divides
             elif step.name not in GUARDS and not (step.name == "mul" and 1 in step.args):
                 return None
-            live = [n for n in set(step.inputs) if self.value(n).live]
-            numbers = [n for n in live if self.value(n).floating]
+            numbers = [n for n in set(step.inputs) if self.value(n).live and self.value(n).floating]
             if len(numbers) != 1:
-                return None
-            conditions = self.ancestors(set(live) - set(numbers)) - self.ancestors(numbers)
-            if any(self.record.steps[place].mixes for place in conditions):
                 return None
             number = numbers[0]
         return None
