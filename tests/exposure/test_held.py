@@ -339,3 +339,42 @@ def test_what_the_lowest_pytorch_does_not_declare_mixes_no_nodes(monkeypatch) ->
     layers = [(pyg.GATConv(5, 5), "x, edge_index -> x"), nn.LeakyReLU(), nn.Linear(5, 4)]
     exposure = expose(pyg.Sequential("x, edge_index", layers).double(), graph())
     assert exposure.head is not None and "leaky_relu" not in str(exposure.held)
+
+
+def test_weights_that_are_orthonormal_are_weights() -> None:
+    """Fewer vectors than nodes are no eigenvectors of a graph, wherever they multiply."""
+
+    class Orthogonal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.conv = pyg.GCNConv(5, 6)
+            self.lin = nn.utils.parametrizations.orthogonal(nn.Linear(6, 6))
+            self.register_buffer("turn", torch.linalg.qr(torch.randn(6, 6))[0])
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.lin((self.turn @ self.conv(x, edge_index).t()).t())
+
+    exposure = expose(Orthogonal().double(), plain())
+    assert exposure.scope == "" and exposure.head is None and not exposure.held
+
+
+def test_a_module_at_two_places_keeps_its_name_and_class() -> None:
+    class Inner(nn.Module):
+        def __init__(self, conv: nn.Module) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(x, edge_index)
+
+    class Outer(Inner):
+        def __init__(self) -> None:
+            super().__init__(pyg.GATConv(5, 4, heads=2))
+            self.inner = Inner(self.conv)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.inner(x, edge_index)
+
+    names = [group.name for group in expose(Outer().double(), plain()).groups]
+    assert names == ["inner.conv head 0", "inner.conv head 1"]
