@@ -299,3 +299,22 @@ def test_zeros_of_a_kernel_are_messages_where_both_factors_are_learned():
     heard = int(((key @ query.t()).sum(1) > 0).sum())
     assert 0 < heard < NODES
     assert found == [heard * NODES, int((hyper @ hyper.t() > 0).sum())]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_a_mask_leaves_out_may_be_infinite(whole):
+    """Rows divided by distances, where loops have none."""
+
+    def forward(self, x, edge_index):
+        start, end = edge_index
+        far = (x[start] - x[end]).square().sum(1, keepdim=True)
+        rows = self.both(torch.cat([x[start], x[end]], 1)) if whole else self.lin(x)[start]
+        if whole:
+            rows = rows / torch.where(far == 0, torch.nan, 1.0)
+        near = (rows / far).masked_fill(far == 0, 0.0)
+        return x.new_zeros(len(x), CLASSES).index_add(0, end, near)
+
+    data = graph()
+    layers = {"lin": nn.Linear(WIDTH, CLASSES), "both": nn.Linear(2 * WIDTH, CLASSES)}
+    exposure = gr.expose(Made(forward, **layers).double(), data)
+    assert exposure.num_terms == int((data.edge_index[0] != data.edge_index[1]).sum())
