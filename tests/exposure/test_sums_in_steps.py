@@ -310,7 +310,7 @@ def test_what_a_mask_leaves_out_may_be_infinite(whole):
         far = (x[start] - x[end]).square().sum(1, keepdim=True)
         rows = self.both(torch.cat([x[start], x[end]], 1)) if whole else self.lin(x)[start]
         if whole:
-            rows = rows / torch.where(far == 0, torch.nan, 1.0)
+            rows = rows + torch.where(far == 0, torch.nan, 0.0)
         near = (rows / far).masked_fill(far == 0, 0.0)
         return x.new_zeros(len(x), CLASSES).index_add(0, end, near)
 
