@@ -147,6 +147,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sorted": lambda h: h.sort(1).values,
     "two largest": lambda h: h.topk(2, 1).values,
     "distances": lambda h: torch.cdist(h, SQUARE),
+    "convolution of size one": lambda h: F.conv1d(h.unsqueeze(2), SQUARE.unsqueeze(2), SQUARE[0])[
+        :, :, 0
+    ],
     "where": lambda h: torch.where(MASK, h, h.exp()),
     "where, a constant": lambda h: torch.where(MASK, torch.inf, h).clamp(max=3.0),
     "masked by infinity": lambda h: h.masked_fill(MASK, -torch.inf).relu(),
