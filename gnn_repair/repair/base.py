@@ -394,7 +394,11 @@ class FittedRepair(ABC, Generic[R]):
         if not kept:
             return ""
         reason = f"no epoch validated better than the frozen prediction for {_members(kept)}"
-        return f"{reason}; try {LADDER * self.ladder}{MORE}"
+        return f"{reason}; {self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        return f"try {LADDER * self.ladder}{MORE}"
 
     @abstractmethod
     def member_logits(self, exposure: Exposure) -> Tensor:
@@ -551,9 +555,7 @@ class FittedRepair(ABC, Generic[R]):
         kept = self.unchanged.nonzero().view(-1).tolist()
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
-        notes += [f"{_members(wild)} diverged"] * bool(wild) + [
-            f"try {LADDER * self.ladder}{MORE}"
-        ] * bool(kept)
+        notes += [f"{_members(wild)} diverged"] * bool(wild) + [self._remedy] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
 
 

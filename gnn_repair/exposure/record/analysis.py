@@ -48,6 +48,12 @@ PICKED = MOVES | SAME | GATHERS | {
 }  # fmt: skip
 """Operations whose results lie where those lie that they are given."""
 ADDED_UP = {"sum", "scatter_add", "index_add", "cumsum"}
+FOLLOWED = PICKED | ADDED_UP | {
+    "cat", "stack", "add", "sub", "rsub", "mul", "div", "pow", "elu", "reciprocal", "neg", "clamp",
+    "clamp_min", "hardtanh", "maximum", "where", "masked_fill", "scatter", "index_put",
+    "index_copy", "copy",
+}  # fmt: skip
+"""Operations whose results lie where what they are given says; behind others nothing is known."""
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
 ONES = {"ones", "ones_like", "new_ones"}
 FILLED = {"full", "full_like", "new_full", "fill"}
@@ -555,10 +561,12 @@ class Analysis:
             return (known, known) if known is not None else ANY
         number = argument.number
         if number not in self._ranges:
-            value, step = self.value(number), self.maker(number)
-            whole = value.dtype is not None and not value.floating
-            made = ANY if step is None else RANGES.get(step.name) or self._range(step)
-            self._ranges[number] = POSITIVE if not value.live or whole else made
+            value, step, made = self.value(number), self.maker(number), ANY
+            if not value.live or (value.dtype is not None and not value.floating):
+                made = POSITIVE
+            elif step is not None and (step.name in RANGES or step.name in FOLLOWED):
+                made = RANGES.get(step.name) or self._range(step)
+            self._ranges[number] = made
         return self._ranges[number]
 
     def _is_square(self, args: Sequence[Any]) -> bool:
@@ -570,7 +578,8 @@ class Analysis:
     def _range(self, step: RecordedStep) -> tuple[float, float]:
         args = step.args
         several = args[0] if isinstance(args[0], tuple) else args
-        inner = [self.range_of(one) for one in several if isinstance(one, Ref | int | float)]
+        numbers = (n for n in several if not isinstance(n, bool))  # accumulate=True is none
+        inner = [self.range_of(n) for n in numbers if isinstance(n, Ref | int | float)]
         (a, b), (c, d) = (*inner, ANY, ANY)[:2]
         hull = min(low for low, _ in inner), max(high for _, high in inner)
         match step.name:
@@ -612,9 +621,7 @@ class Analysis:
             case "where":
                 return min(x for x, _ in inner[1:]), max(x for _, x in inner[1:])
             case "masked_fill" | "scatter" | "index_put" | "index_copy" | "copy":
-                ends = [inner[0], inner[-1]]
-                low = min(x for x, _ in ends)
-                return (min(low, 0.0) if low >= 0 else low), inf
+                return min(a, inner[-1][0], 0.0), inf
         return ANY
 
     def is_layer(self, step: RecordedStep) -> bool:

@@ -518,6 +518,28 @@ def test_what_is_no_weight_stays_with_the_rows(name: str) -> None:
     assert bool((exposure.coefficients == 1).all())
 
 
+def test_whatever_stands_before_a_gate_is_not_followed() -> None:
+    """A deep network is deeper than Python's stack."""
+
+    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
+        for _ in range(1000):
+            x = x.atan()
+        return global_add_pool(x * (x[:, :1].log1p() + 0.5), graphs)
+
+    exposure = gr.expose(Pooled(pooled).double(), batch_of())
+    assert bool((exposure.coefficients == 1).all())
+
+
+def test_signed_numbers_that_are_written_are_no_weights() -> None:
+    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
+        rows = torch.arange(len(x))
+        zeros = torch.zeros_like(x[:, :1])
+        return global_add_pool(x * zeros.index_put((rows,), x[:, :1] - 0.5, True), graphs)
+
+    exposure = gr.expose(Pooled(pooled).double(), batch_of())
+    assert bool((exposure.coefficients == 1).all())
+
+
 def test_a_gate_that_is_never_positive_is_a_group_of_its_own_sign() -> None:
     def pooled(x: Tensor, graphs: Tensor) -> Tensor:
         return global_add_pool(x * -x[:, :1].sigmoid(), graphs)
