@@ -81,7 +81,6 @@ from gnn_repair.exposure.record.recorder import (
     Spaces,
     default_device,
     fill_values,
-    is_basis,
     record_run,
 )
 from gnn_repair.exposure.record.replay import (
@@ -376,8 +375,7 @@ class Exposer:
     ) -> KnownTensor:  # fmt: skip
         counts = self.spaces.counts
         shape = tuple(value.shape)
-        square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
-        square = square and not is_basis(value)
+        square = self.spaces.is_square(value)
         named = name == "x" or name.endswith(".x")
         matrix = not named and (square or value.layout != torch.strided)
         plain = name.rpartition(".")[2]
@@ -754,7 +752,9 @@ class Exposer:
         if self.caches:
             return
         whole = self.run()
-        for table in kept_tables(self.model, analysis.leaf_ids([analysis.record.output])):
+        for table in kept_tables(
+            self.model, set(map(id, analysis.leaves([analysis.record.output])))
+        ):
             self.caches.append(table)
             with suppress(Exception):  # whatever the model raises without it
                 if _gap(self.run(), whole) <= 10 * EXACT[whole.dtype]:

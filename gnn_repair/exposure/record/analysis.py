@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
@@ -113,12 +113,17 @@ class Analysis:
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
-        """By value: the operations that read it."""
+        """By value: the operations on the way to the output that read it."""
         readers: dict[int, list[int]] = {}
-        for number, step in enumerate(self.record.steps):
-            for read in set(step.inputs):
-                readers.setdefault(read, []).append(number)
+        for place in sorted(self.needed):
+            for read in set(self.record.steps[place].inputs):
+                readers.setdefault(read, []).append(place)
         return readers
+
+    def only_reader(self, number: int) -> RecordedStep | None:
+        """The operation that alone reads a value on the way to the output."""
+        readers = self.readers.get(number, ())
+        return self.record.steps[readers[0]] if len(readers) == 1 else None
 
     @cached_property
     def canonical(self) -> dict[int, int]:
@@ -152,29 +157,9 @@ class Analysis:
             canonical |= dict(zip(step.outs, outs, strict=False))
         return canonical
 
-    def walk_back(
-        self, values: Iterable[int], follow: Callable[[int], Iterable[int]] | None = None
-    ) -> Iterator[tuple[int, int]]:
-        """Every value that some values depend on, they included, and the operation that made it.
-
-        Args:
-            values: where to start.
-            follow: of an operation the values to go on with; unless given, all that it reads.
-        """
-        todo, seen = list(values), set[int]()
-        while todo:
-            number = todo.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            place = self.value(number).step
-            yield number, place
-            if place >= 0:
-                todo += follow(place) if follow else self.record.steps[place].inputs
-
     def ancestors(self, values: Iterable[int]) -> set[int]:
         """All operations that some values depend on."""
-        return {place for _, place in self.walk_back(values) if place >= 0}
+        return {place for _, place in self.record.walk_back(values) if place >= 0}
 
     @cached_property
     def needed(self) -> set[int]:
@@ -204,10 +189,10 @@ class Analysis:
             return self._base(step)
 
         start = list(outputs) or [self.record.output]
-        seen = {number for number, _ in self.walk_back(start, follow)}
+        seen = {number for number, _ in self.record.walk_back(start, follow)}
         if self.pooled and not sums:
             self.centres = self._centres(size)
-            seen = {number for number, _ in self.walk_back(start, follow)}
+            seen = {number for number, _ in self.record.walk_back(start, follow)}
         feeds = self.ancestors(number for place in sums for number in self.feeding(place))
         return sorted(place for place in sums if place not in feeds), seen
 
@@ -294,8 +279,7 @@ class Analysis:
 
     def is_learned(self, value: int) -> bool:
         """Whether a value depends on the model's parameters."""
-        leaves = (number for number, place in self.walk_back([value]) if place < 0)
-        return any(isinstance(self.value(number).tensor, nn.Parameter) for number in leaves)
+        return any(isinstance(tensor, nn.Parameter) for tensor in self.leaves([value]))
 
     def is_spectral(self, reduction: Reduction) -> bool:
         """Whether it is a filter U f Uᵀ in a basis that is given, no attention."""
@@ -426,8 +410,7 @@ class Analysis:
         reduction = self.record.steps[place].reduction
         if reduction is None:  # sums in a loop
             return [n for site in self._loops.get(place, ()) for n in self.feeding(site.step)]
-        several = (reduction.message, reduction.matrix, reduction.across, reduction.between)
-        return [number for number in several if number is not None]
+        return reduction.operands
 
     def side_mixers(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
@@ -441,7 +424,7 @@ class Analysis:
                 mixers.add(place)
             return step.inputs
 
-        list(self.walk_back([self.record.output], follow))
+        list(self.record.walk_back([self.record.output], follow))
         return sorted(mixers)
 
     def row_movers(self, final: Collection[int], nodes: int) -> list[int]:
@@ -468,7 +451,7 @@ class Analysis:
                 movers.add(max(moved, default=place))
             return step.inputs
 
-        list(self.walk_back([self.record.output], follow))
+        list(self.record.walk_back([self.record.output], follow))
         return sorted(movers)
 
     def inner_mixers(self, final: Collection[int]) -> list[int]:
@@ -489,11 +472,9 @@ class Analysis:
         own = set().union(*(site.sums for site in sites))
         return sorted(p for p in reached - own if self.record.steps[p].mixes)
 
-    def leaf_ids(self, values: Iterable[int]) -> set[int]:
-        """The identities of tensors that were there before the run and that values depend on."""
-        return {
-            id(self.value(number).tensor) for number, place in self.walk_back(values) if place < 0
-        }
+    def leaves(self, values: Iterable[int]) -> list[Tensor | None]:
+        """The tensors that were there before the run and that values depend on."""
+        return [self.value(n).tensor for n, place in self.record.walk_back(values) if place < 0]
 
     def is_gated(self, sites: Sequence[FinalSite]) -> bool:
         """Whether what follows the sums multiplies them by numbers that depend on features."""
@@ -522,7 +503,7 @@ class Analysis:
         return [
             place for place, step in enumerate(self.record.steps)
             if step.looks and not self._only_finite(step) and not self._is_size(step)
-            and any(self.value(number).rows for number, _ in self.walk_back(step.inputs))
+            and any(self.value(number).rows for number, _ in self.record.walk_back(step.inputs))
         ]  # fmt: skip
 
     def _is_size(self, step: RecordedStep) -> bool:
@@ -532,22 +513,18 @@ class Analysis:
             return [n for n in self.record.steps[place].inputs if not self.value(n).floating]
 
         whole = not any(self.value(number).floating for number in step.inputs)
-        steps = [self.record.steps[p] for _, p in self.walk_back(step.inputs, follow) if p >= 0]
-        return whole and any(one.name in GATHERS or one.name == "sort" for one in steps)
+        places = [place for _, place in self.record.walk_back(step.inputs, follow) if place >= 0]
+        return whole and any(self.record.steps[p].name in GATHERS | {"sort"} for p in places)
 
     def _only_finite(self, step: RecordedStep) -> bool:
         """Whether what is looked at only says that numbers are finite, which all of them are."""
-        todo = list(step.inputs)
-        while todo:
-            maker = self.maker(todo.pop())
-            if maker is None:
-                return False
-            if maker.name in FINITE:
-                continue
-            if maker.name not in JOINED:
-                return False
-            todo += maker.inputs
-        return True
+        steps = self.record.steps
+
+        def follow(place: int) -> Iterable[int]:
+            return steps[place].inputs if steps[place].name in JOINED else ()
+
+        places = [place for _, place in self.record.walk_back(step.inputs, follow)]
+        return all(place >= 0 and steps[place].name in FINITE | JOINED for place in places)
 
     def is_weight(self, number: int) -> bool:
         """Whether numbers are a weight by how they are made: nonnegative, or of the graph alone."""
@@ -562,7 +539,7 @@ class Analysis:
         number = argument.number
         if number not in self._ranges:
             value, step, made = self.value(number), self.maker(number), ANY
-            if not value.live or (value.dtype is not None and not value.floating):
+            if not value.live or not value.floating:
                 made = POSITIVE
             elif step is not None and (step.name in RANGES or step.name in FOLLOWED):
                 made = RANGES.get(step.name) or self._range(step)
@@ -1042,10 +1019,9 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     parts = parts_of(analysis, reduction) if reduction.matrix is None else None
     base = None if analysis.is_filled(reduction.base, 0) else reduction.base
     while base is None:
-        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
-        if len(readers) != 1:
+        reader = analysis.only_reader(number)
+        if reader is None:
             break
-        reader = analysis.record.steps[readers[0]]
         if _divides_by_count(analysis, reader, number, reduction):
             reduction, number = replace(reduction, mean=True), reader.result
             continue
@@ -1069,8 +1045,7 @@ def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
     if site.axis is None or total < 2 * size or prod(shape[: site.axis]) > 1:
         return site
     while True:  # moved, as attention moves its results, but not into another order
-        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
-        reader = analysis.record.steps[readers[0]] if len(readers) == 1 else None
+        reader = analysis.only_reader(number)
         if reader is None or reader.args[:1] != (Ref(number),):
             return site
         number, before, shape = reader.result, shape, analysis.value(reader.result).shape
@@ -1101,8 +1076,7 @@ def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> Fin
     number, numbers = step.result, torch.arange(prod(heads) * size * width)
     numbers = numbers.view(*heads, size, width)
     while True:  # moved, as einsum moves its results, and then divided
-        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
-        reader = analysis.record.steps[readers[0]] if len(readers) == 1 else None
+        reader = analysis.only_reader(number)
         if reader is None or reader.name not in MOVES | SAME:
             break
         number = reader.result
@@ -1343,8 +1317,8 @@ class Filters:
         if stack is None or stack.name != "stack" or len(step.args) < 2 or any(step.args[2:3]):
             return None
         axis = (stack.args[1] if len(stack.args) > 1 else 0) % len(value.shape)
-        readers = self.analysis.needed.intersection(self.analysis.readers[number])
-        if axes_of(step.args[1], len(value.shape)) != [axis] or len(readers) > 1:
+        alone = self.analysis.only_reader(number) is not None
+        if axes_of(step.args[1], len(value.shape)) != [axis] or not alone:
             return None
         forms = [self.form(part.number) for part in stack.args[0]]
         total: Form | None = forms[0]
@@ -1426,15 +1400,15 @@ class Filters:
         sums = frozenset(hop.site.step for hop in hops)
         exits = []
         for value, (other, hop) in chain.items():
-            readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
-            outside = any(r not in inside for r in readers) or value == self.analysis.record.output
+            readers = self.analysis.readers.get(value, ())
+            outside = not inside.issuperset(readers) or value == self.analysis.record.output
             if outside and value in reached:
                 powers = Powers(other.powers, form.base, sums, scale=hop.scale)
                 exits.append(replace(hop.site, value=value, powers=powers, base=None))
         own = self.holder(form.hop.site.step)
         first = {
             r for r in self.analysis.readers.get(form.base, ())
-            if r in self.analysis.needed and r not in inside and self.holder(r) == own
+            if r not in inside and self.holder(r) == own
         }  # fmt: skip
         if first and own and form.base in reached:
             powers = Powers((1.0,), form.base, sums, frozenset(first))

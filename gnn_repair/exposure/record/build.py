@@ -250,8 +250,7 @@ def site_values(site: FinalSite) -> set[int]:
         values |= {member.value} | site_values(member)
     parts, reduction = site.parts, site.reduction
     if parts is None:
-        of_product = [reduction.matrix, reduction.across, reduction.between, reduction.message]
-        known = [] if site.members else of_product
+        known = [] if site.members else [*reduction.operands]
     else:
         known = [factor.value for factor in parts.factors]
         known += [parts.kinds, *([parts.whole] if parts.table is None else [parts.table])]
@@ -921,7 +920,7 @@ def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGra
         itself = f"{graph.node_type} to itself"
         return " ".join(relations[block.kind]) if block.kind >= 0 else itself
     matrix = [] if site.reduction.matrix is None else [site.reduction.matrix]
-    above = analysis.leaf_ids(matrix)
+    above = set(map(id, analysis.leaves(matrix)))
     relations_there = [r for r, edges in graph.edges.items() if id(edges) in above]
     if len(relations_there) == 1:
         return " ".join(relations_there[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -23,7 +23,7 @@ from torch.library import _scoped_library, fallthrough_kernel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import Linear, MessagePassing
 
@@ -169,27 +169,14 @@ class RecordedStep:
         return () if self.name in SHAPED else tuple(value_numbers((self.args, self.kwargs)))
 
 
-def value_numbers(tree: Any) -> Iterator[int]:
+def value_numbers(tree: Any) -> list[int]:
     """The values named in nested arguments."""
-    if isinstance(tree, Ref):
-        yield tree.number
-    elif isinstance(tree, list | tuple):
-        for item in tree:
-            yield from value_numbers(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from value_numbers(item)
+    return [leaf.number for leaf in tree_leaves(tree) if isinstance(leaf, Ref)]
 
 
 def fill_values(tree: Any, kept: Mapping[int, Tensor]) -> Any:
     """Nested arguments with the values themselves."""
-    if isinstance(tree, Ref):
-        return kept[tree.number]
-    if isinstance(tree, list | tuple):
-        return [fill_values(item, kept) for item in tree]
-    if isinstance(tree, dict):
-        return {name: fill_values(item, kept) for name, item in tree.items()}
-    return tree
+    return tree_map_only(Ref, lambda ref: kept[ref.number], tree)
 
 
 @dataclass(frozen=True)
@@ -206,6 +193,11 @@ class Spaces:
     def first(self, space: int) -> int:
         """The number of a type's first node."""
         return sum(self.counts[:space])
+
+    def is_square(self, matrix: Tensor) -> bool:
+        """Whether both axes of a matrix are nodes' by their sizes."""
+        square = matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1]
+        return square and matrix.shape[0] in self.counts and not is_basis(matrix)
 
     def only(self, size: int) -> int | None:
         """The type of so many nodes, if there is just one."""
@@ -259,6 +251,26 @@ class Record:
     """What the linear layer that ran last read."""
     marks: tuple[int, ...] = ()
     """Values that the run itself pointed out: the embeddings between encoder and decoder."""
+
+    def walk_back(
+        self, values: Iterable[int], follow: Callable[[int], Iterable[int]] | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Every value that some values depend on, they included, and the operation that made it.
+
+        Args:
+            values: where to start.
+            follow: of an operation the values to go on with; unless given, all that it reads.
+        """
+        todo, seen = list(values), set[int]()
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            place = self.values[number].step
+            yield number, place
+            if place >= 0:
+                todo += follow(place) if follow else self.steps[place].inputs
 
     def forget(self) -> None:
         """Let go of the tensors that the run made: a replay needs none of them."""
@@ -349,18 +361,10 @@ class ValueStore:
     def release(self, step: RecordedStep) -> None:
         """Forget what stands before a sum's messages, but for what these are made of."""
         assert step.reduction is not None
-        read = [n for n in (step.reduction.message, step.reduction.matrix) if n is not None]
-        parts = self._parts(read) | set(value_numbers(step.layer_input))
-        todo, seen = list(read), set[int]()
-        while todo:
-            number = todo.pop()
-            if number in seen:
-                continue
-            seen.add(number)
+        parts = self._parts(step.reduction.operands) | set(value_numbers(step.layer_input))
+        for number, _ in self.record.walk_back(step.reduction.operands):
             if number not in parts:
                 self.values.pop(number, None)
-            place = self.record.values[number].step
-            todo += self.record.steps[place].inputs if place >= 0 else ()
         sizes = {t.untyped_storage()._cdata: t.numel() for t in self.values.values()}
         excess = sum(sizes.values()) - max(KEPT_ALWAYS, self.largest // 2)
         for storage, size in sorted(sizes.items(), key=lambda pair: -pair[1]):
@@ -369,20 +373,18 @@ class ValueStore:
                 kept = self.values.items()
                 self.values = {n: t for n, t in kept if t.untyped_storage()._cdata != storage}
 
-    def _parts(self, read: list[int]) -> set[int]:
+    def _parts(self, operands: Iterable[int]) -> set[int]:
         """What messages are made of: numbers that multiply them, gathered tables, indices."""
-        todo, parts = list(read), set[int]()
-        while todo:
-            number = todo.pop()
-            parts.add(number)
-            place = self.record.values[number].step
-            step = self.record.steps[place] if place >= 0 else None
-            if step is None:
-                continue
-            if step.name in GATHERS:
-                parts.update(step.inputs)
-            elif step.name in MOVES | SAME or step.name in ("mul", "div", "neg"):
-                todo += step.inputs
+        steps = self.record.steps
+
+        def follow(place: int) -> Iterable[int]:
+            passed = steps[place].name in MOVES | SAME | {"mul", "div", "neg"}
+            return steps[place].inputs if passed else ()
+
+        parts = set[int]()
+        for number, place in self.record.walk_back(operands, follow):
+            gathers = place >= 0 and steps[place].name in GATHERS
+            parts.update({number}, steps[place].inputs if gathers else ())
         return parts
 
 
@@ -429,38 +431,35 @@ class Recorder(TorchDispatchMode):
 
     def _before(self, tensor: Tensor) -> int:
         """A tensor that no recorded operation made."""
-        leaf = self.leaves.get(id(tensor))
-        shape, counts = tuple(tensor.shape), self.spaces.counts
-        square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
+        shape, strided = tuple(tensor.shape), tensor.layout == torch.strided
         floating = tensor.is_floating_point() or tensor.is_complex()
-        square = square and not is_basis(tensor)
+        leaf = self.leaves.get(id(tensor))
         if leaf is None:
-            structural = tensor.layout != torch.strided or square or not shape
-            space = self.spaces.only(shape[0]) if shape and floating and not structural else None
-            leaf = KnownTensor("", floating and not structural, space, is_square=square)
-        value = Value(shape, -1, leaf.live, name=leaf.name, tensor=tensor)
-        value.dtype = tensor.dtype
-        dense = tensor.layout == torch.strided
-        if (dense or leaf.space is not None) and (floating or leaf.live) and shape:
+            square = self.spaces.is_square(tensor)
+            numbers = floating and strided and not square and bool(shape)
+            space = self.spaces.only(shape[0]) if numbers else None
+            leaf = KnownTensor("", numbers, space, is_square=square)
+        rows, space = tuple[NodeRows, ...](), None
+        if (strided or leaf.space is not None) and (floating or leaf.live) and shape:
             with self.device:
-                if leaf.is_square and square:
-                    value.rows = (self.rows(shape, 0), self.rows(shape, 1))
-                elif leaf.space is not None and shape[0] == counts[leaf.space]:
-                    value.rows = (self.rows(shape, 0, leaf.space),)
-        elif leaf.ends is None and leaf.space is not None and not floating:
-            value.space = leaf.space
+                if leaf.is_square:
+                    rows = (self.rows(shape, 0), self.rows(shape, 1))
+                elif leaf.space is not None and shape[0] == self.spaces.counts[leaf.space]:
+                    rows = (self.rows(shape, 0, leaf.space),)
+        elif leaf.ends is None and not floating:
+            space = leaf.space
         if leaf.is_links:
             places = torch.arange(LINKS, LINKS + tensor.numel(), device=tensor.device)
-            value.rows = (NodeRows(places.view(shape)),)
-        if leaf.relation is not None and tensor.layout == torch.strided:
-            value.rows = (
-                NodeRows(
-                    torch.full((1,) * len(shape), leaf.relation, device=tensor.device).expand(shape)
-                ),
-            )
-        return self._remember(tensor, value)
+            rows = (NodeRows(places.view(shape)),)
+        if leaf.relation is not None and strided:
+            rows = (NodeRows(torch.tensor(leaf.relation, device=tensor.device).expand(shape)),)
+        return self._remember(
+            tensor, -1, leaf.live, rows=rows, space=space, name=leaf.name, tensor=tensor
+        )
 
-    def _remember(self, tensor: Tensor, value: Value) -> int:
+    def _remember(self, tensor: Tensor, step: int, live: bool, /, **known: Any) -> int:
+        """A new value: what a tensor holds from now on; ``known``: its other fields."""
+        value = Value(tuple(tensor.shape), step, live, dtype=tensor.dtype, **known)
         self.record.values.append(value)
         return self._name(tensor, len(self.record.values) - 1)
 
@@ -497,20 +496,13 @@ class Recorder(TorchDispatchMode):
         value = self.value(index)
         rows = [r.along(axis) for r in value.rows]
         known = tuple(NodeRows(r) for r in rows if r is not None)
-        self._remember(
-            listed,
-            Value(
-                tuple(listed.shape), value.step, False, known, value.space, tensor=listed,
-                dtype=listed.dtype,
-            ),
-        )  # fmt: skip
+        self._remember(listed, value.step, False, rows=known, space=value.space, tensor=listed)
 
     def made_of(self, tensor: Tensor, value: Tensor | None) -> int:
         """The number of a tensor that an operation makes inside, of numbers that it is given."""
         before = None if value is None else self.value(value)
         known = (-1, False) if before is None else (before.step, before.live)
-        value_of = Value(tuple(tensor.shape), *known, tensor=tensor, dtype=tensor.dtype)
-        return self._remember(tensor, value_of)
+        return self._remember(tensor, *known, tensor=tensor)
 
     def relations_of(self, index: Tensor) -> Tensor | None:
         """The relation of every entry of an edge list; −1: none."""
@@ -522,9 +514,7 @@ class Recorder(TorchDispatchMode):
     def mark(self, tensors: Any) -> None:
         """Point values out."""
         with _disable_current_modes():
-            self.record.marks = tuple(
-                self.number(t) for t in tree_leaves(tensors) if isinstance(t, Tensor)
-            )
+            self.record.marks = tuple(map(self.number, tensors_in(tensors)))
 
     # Operations --------------------------------------------------------------------------------
 
@@ -546,8 +536,7 @@ class Recorder(TorchDispatchMode):
             return out
         if name == "lift_fresh" and self._known(args[0]) is None and args[0].dim() == 1:
             # A list of Python's numbers is no table of features.
-            listed = Value(tuple(args[0].shape), -1, False, tensor=args[0], dtype=args[0].dtype)
-            self._remember(args[0], listed)
+            self._remember(args[0], -1, False, tensor=args[0])
         shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
         if in_place:
             self._refuse_writing(args[0], func)
@@ -587,13 +576,16 @@ class Recorder(TorchDispatchMode):
             whole = not (result.is_floating_point() or result.is_complex())
             small = result.numel() <= KEPT_ALWAYS
             kept = result if small and _is_kept(result, live) else None
-            value = Value(tuple(result.shape), number, live, behind, tensor=kept)
-            value.space, value.dtype = self._space(step) if whole else None, result.dtype
+            space = self._space(step) if whole else None
             if in_place:
-                value.rows = behind = self._own_row(result, behind, step)
-                value.before = step.args[0].number
+                behind = self._own_row(result, behind, step)
                 made += [*self._aliases(result, behind, number, live)]
-            made.append(self._remember(result, value))
+            before = step.args[0].number if in_place else None
+            made.append(
+                self._remember(
+                    result, number, live, rows=behind, space=space, tensor=kept, before=before
+                )
+            )
             self.store.keep(made[-1], result)
         step.outs = tuple(made)
         if step.reduction is not None:
@@ -673,10 +665,8 @@ class Recorder(TorchDispatchMode):
             old = self.value(alias)
             with self.device:
                 rows = rows_after_write(alias, old.rows, target, behind)
-            number = self.number(alias)
-            made = Value(tuple(alias.shape), step, live or old.live, rows, before=number)
-            made.dtype = alias.dtype
-            yield self._remember(alias, made)
+            before = self.number(alias)
+            yield self._remember(alias, step, live or old.live, rows=rows, before=before)
 
     def _own_row(
         self, row: Tensor, behind: tuple[NodeRows, ...], step: RecordedStep
@@ -717,11 +707,7 @@ def _is_kept(tensor: Tensor, live: bool) -> bool:
 
 def tensors_in(out: Any) -> list[Tensor]:
     """The tensors that an operation returned."""
-    if isinstance(out, Tensor):
-        return [out]
-    if isinstance(out, list | tuple):
-        return [tensor for item in out for tensor in tensors_in(item)]
-    return []
+    return [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
 
 
 def default_device(device: torch.device) -> Any:

@@ -234,6 +234,12 @@ class Reduction:
     """What sends: a ``node``, a ``cluster`` of them, an ``edge``, or a ``row`` of which nothing is
     known. Where these are no nodes, ``sources`` numbers them."""
 
+    @property
+    def operands(self) -> list[int]:
+        """The values that the sum is made of, but for its base."""
+        values = (self.message, self.matrix, self.across, self.between)
+        return [number for number in values if number is not None]
+
     def counts(self, like: Tensor) -> Tensor:
         """[n] what a mean divides every recipient's sum by."""
         assert self.recipients is not None

@@ -427,7 +427,7 @@ def run_again(
     """Do some operations again, by ``run(place, func, args, kwargs)``; ``values`` gets results."""
     for place in places:
         step = record.steps[place]
-        args = fill_values(step.args, values)
+        args = list(fill_values(step.args, values))
         out = run(place, step.func, args, fill_values(step.kwargs, values))
         results = [args[0]] if is_in_place(step.func) else tensors_in(out)
         first = len(step.outs) - len(results)
