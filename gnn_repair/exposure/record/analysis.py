@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from math import inf, prod
+from operator import mul
 from typing import Any
 
 import torch
@@ -90,7 +93,6 @@ class Analysis:
         self.attention: dict[int, bool] = {}
         """The operations of which that is true, and whether they mix nodes if it is not."""
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
-        self._stacks: dict[int, FinalSite | None] = {}
         self._ranges: dict[int, tuple[float, float]] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
@@ -124,6 +126,12 @@ class Analysis:
         """The operation that alone reads a value on the way to the output."""
         readers = self.readers.get(number, ())
         return self.record.steps[readers[0]] if len(readers) == 1 else None
+
+    def line_of_readers(self, number: int) -> Iterator[RecordedStep]:
+        """The operations that one after another alone read a value and what is made of it."""
+        while (reader := self.only_reader(number)) is not None:
+            yield reader
+            number = reader.result
 
     @cached_property
     def canonical(self) -> dict[int, int]:
@@ -310,16 +318,7 @@ class Analysis:
                 self._loops[place] = self._loop(place, size)
             return bool(self._loops[place])
         alone = reduction.size == size or self.recipient_rows(place, size) is not None
-        return alone or self.stack(place, size) is not None
-
-    def stack(self, place: int, size: int) -> FinalSite | None:
-        """The site of a sum into several rows per recipient, as a view lays them out."""
-        if place not in self._stacks:
-            reduction = self.record.steps[place].reduction
-            several = reduction is not None and reduction.out_axis is not None
-            site = site_of(self, place, size) if several else None
-            self._stacks[place] = site if site is not None and site.stack > 1 else None
-        return self._stacks[place]
+        return alone or (reduction.out_axis is not None and site_of(self, place, size).stack > 1)
 
     def recipient_rows(self, place: int, size: int) -> Tensor | None:
         """[n] of a sum over nodes of several types: the recipient in every row, −1 elsewhere."""
@@ -414,18 +413,21 @@ class Analysis:
 
     def side_mixers(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
-        mixers = set[int]()
 
         def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
-            if place in final:
-                return self._base(step)
-            if step.mixes and any(self.value(out).live for out in step.outs):
-                mixers.add(place)
-            return step.inputs
+            return self._base(step) if place in final else step.inputs
 
-        list(self.record.walk_back([self.record.output], follow))
-        return sorted(mixers)
+        passed = {place for _, place in self.record.walk_back([self.record.output], follow)}
+        return self._mixers(place for place in passed - set(final) if place >= 0)
+
+    def _mixers(self, places: Iterable[int]) -> list[int]:
+        """Of some operations the live ones that mix nodes."""
+        steps = self.record.steps
+        return sorted(
+            place for place in places
+            if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
+        )  # fmt: skip
 
     def row_movers(self, final: Collection[int], nodes: int) -> list[int]:
         """Operations that put other nodes' rows, of so many, beside a recipient's own; no sums."""
@@ -456,12 +458,8 @@ class Analysis:
 
     def inner_mixers(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes before the final sums' messages."""
-        above = self.ancestors(number for place in final for number in self.feeding(place))
-        steps = self.record.steps
-        return sorted(
-            place for place in above
-            if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
-        )  # fmt: skip
+        feeding = (number for place in final for number in self.feeding(place))
+        return self._mixers(self.ancestors(feeding))
 
     def later_mixers(self, sites: Sequence[FinalSite], outputs: Sequence[int] = ()) -> list[int]:
         """Operations that mix what the final sums give: statistics over all nodes, and their like.
@@ -637,8 +635,46 @@ class Analysis:
         one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
         return float(kept) if one and kept is not None else None
 
+    def linear_terms(self, step: RecordedStep) -> list[tuple[float, int]]:
+        """The numbers and values of which an operation adds up the products; none: it does not."""
+        match step.name, step.args:
+            case name, (Ref() as value, *_) if name in SAME:
+                return [(1.0, value.number)]
+            case "neg", (Ref() as value,):
+                return [(-1.0, value.number)]
+            case "mul", (Ref() as value, number) if (factor := self.constant(number)) is not None:
+                return [(factor, value.number)]
+            case "mul", (number, Ref() as value) if (factor := self.constant(number)) is not None:
+                return [(factor, value.number)]
+            case "div", (Ref() as value, number) if factor := self.constant(number):
+                return [(1 / factor, value.number)]
+            case "lerp", (Ref() as start, Ref() as end, weight) if (
+                share := self.constant(weight)
+            ) is not None:
+                return [(1 - share, start.number), (share, end.number)]
+            case "add" | "sub", (Ref() as value, 0):  # as the sum of a list starts
+                return [(1.0, value.number)]
+            case "add", (Ref() as zeros, Ref() as value) if self.is_filled(zeros.number, 0):
+                return [(1.0, value.number)]
+            case "add" | "sub", (Ref() as left, Ref() as right):
+                factor = float(step.kwargs.get("alpha", 1)) * (1 if step.name == "add" else -1)
+                return [(1.0, left.number), (factor, right.number)]
+            case "sum" | "mean", (Ref() as stacked, dims, *keeps) if not any(keeps[:1]):
+                return self._stacked_terms(step, stacked.number, dims)
+        return []
+
+    def _stacked_terms(self, step: RecordedStep, number: int, dims: Any) -> list[tuple[float, int]]:
+        """The same of values that were stacked along an axis of their own for a sum or mean."""
+        stack, count = self.maker(number), len(self.value(number).shape)
+        if stack is None or stack.name != "stack" or self.only_reader(number) is None:
+            return []
+        axis = (stack.args[1] if len(stack.args) > 1 else 0) % count
+        share = 1 / len(stack.args[0]) if step.name == "mean" else 1.0
+        alone = axes_of(dims, count) == [axis]
+        return [(share, part.number) for part in stack.args[0]] if alone else []
+
     def zeroed(self, step: RecordedStep) -> tuple[int, int, bool] | None:
-        """(rows, mask, where the mask holds) of an operation that puts zeros in some rows."""
+        """(mask, rows, where the mask holds) of an operation that puts zeros in some rows."""
 
         def is_zero(argument: Any) -> bool:
             filled = isinstance(argument, Ref) and self.is_filled(argument.number, 0)
@@ -646,17 +682,17 @@ class Analysis:
 
         match step.name, step.args:
             case "masked_fill", (Ref() as rows, Ref() as mask, value) if is_zero(value):
-                found = rows, mask, True
+                holds = True
             case "where", (Ref() as mask, Ref() as rows, value) if is_zero(value):
-                found = rows, mask, False
+                holds = False
             case "where", (Ref() as mask, value, Ref() as rows) if is_zero(value):
-                found = rows, mask, True
+                holds = True
             case "index_put", (Ref() as rows, (Ref() as mask,), value) if is_zero(value):
-                found = rows, mask, True
+                holds = True
             case _:
                 return None
         truth = self.value(mask.number).dtype == torch.bool
-        return (rows.number, mask.number, found[2]) if truth else None
+        return (mask.number, rows.number, holds) if truth else None
 
     def divisor(self, number: int, divides: bool) -> int | None:
         """The sum that numbers divide by, but for a guard against zero; ``divides``: not times."""
@@ -714,12 +750,14 @@ class Analysis:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """Numbers that multiply every message."""
+    """Numbers that multiply every message, or what recipients have summed up."""
 
     value: int
     inverse: bool
+    """Whether they divide."""
     place: Tensor
-    """Of the message's shape: which of the numbers multiplies each element."""
+    """Which of the numbers multiplies each element, of the message's shape; of recipients' sums [n]
+    which is each recipient's, or [n, d] of heads each channel's."""
     negated: bool = False
     """Whether messages are those where a mask does *not* hold."""
 
@@ -768,91 +806,85 @@ def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
 
 def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
     """Walk back from messages to what is gathered, collecting the numbers that multiply it."""
-    number, factors, pushes, scale = reduction.message, list[Factor](), list[Push](), 1.0
+    parts = Parts((), reduction.message)
     if analysis.is_whole(reduction):
-        return Parts((), number)
+        return parts
+    with suppress(ValueError, RuntimeError):  # numbers whose places are too many to follow
+        while (further := _further_back(analysis, reduction, parts)) is not None:
+            parts = further
+    kinds = _relations(analysis, parts.whole) if parts.table is None else None
+    return replace(parts, kinds=kinds)
 
-    def is_numbers(place: Tensor, gathered: bool) -> bool:
-        """Whether one number stands for several of an entry's channels, or for its only one."""
-        first = place[tuple(0 if a in reduction.axes else slice(None) for a in range(place.dim()))]
-        return first.unique().numel() < first.numel() or (first.numel() == 1 and gathered)
 
-    def place_of(value: int, shape: tuple[int, ...]) -> tuple[int, Tensor]:
-        root, numbers = analysis.seen_through(value, shape)
-        return root, move_along(pushes[::-1], numbers)
-
-    while True:
-        step, shape = analysis.maker(number), analysis.value(number).shape
-        if step is None or prod(shape[a] for a in range(len(shape))) == 0:
-            break
-        if step.name in SAME:
-            number = step.args[0].number
-        elif step.name in MOVES and isinstance(step.args[0], Ref):
-            pushes.append(_mover(step, shape))
-            number = step.args[0].number
-        elif step.name in ("mul", "div") and len(step.args) == 2:
-            left, right = step.args
-            if not isinstance(right, Ref):
-                scale = scale * float(right) if step.name == "mul" else scale / float(right)
-                number = left.number
-                continue
-            if not isinstance(left, Ref):
-                break
-            try:
-                chosen = _numbers_side(
-                    analysis, step, left.number, right.number, shape, place_of, is_numbers
-                )
-            except (ValueError, RuntimeError):
-                break
-            if chosen is None:
-                break
-            numbers, other, place, inverse = chosen
-            if analysis.pooled and not analysis.is_weight(numbers):
-                break  # a gate that scales a node's row, up or down
-            factors.append(Factor(numbers, inverse, place))
-            if analysis.value(other).shape != shape:
-                pushes.append(_expansion(shape))
-            number = other
-        elif step.name == "neg":
-            scale, number = -scale, step.args[0].number
-        elif (zeroed := analysis.zeroed(step)) is not None:
-            rows, mask, negated = zeroed
-            try:
-                if step.name == "index_put":
-                    which = analysis.value(mask).shape
-                    place = torch.arange(prod(which)).view(*which, *[1] * (len(shape) - len(which)))
-                    place = move_along(pushes[::-1], place.expand(shape))
-                else:
-                    mask, place = place_of(mask, shape)
-            except (ValueError, RuntimeError):
-                break
-            structural = not analysis.value(mask).live
-            if not is_numbers(place, structural):
-                break
-            factors.append(Factor(mask, False, place, negated))
-            if analysis.value(rows).shape != shape:
-                pushes.append(_expansion(shape))
-            number = rows
-        elif step.name in GATHERS:
-            gathered = gather_parts(analysis, step)
-            if gathered is None:
-                break
-            table, axis, index = gathered
-            inner = analysis.value(table).shape
-            own = [size for a, size in enumerate(inner) if a != axis]
-            count = len(shape) - len(inner) + 1
-            each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
-            try:
-                channels = move_along(pushes[::-1], each.expand(shape))
-            except (ValueError, RuntimeError):
-                break
-            return Parts(
-                tuple(factors), number, table, index, axis, channels, tuple(pushes[::-1]), scale
-            )
+def _further_back(analysis: Analysis, reduction: Reduction, parts: Parts) -> Parts | None:
+    """What messages are made of, one operation further back; None: it is no product or lookup."""
+    step, shape = analysis.maker(parts.whole), analysis.value(parts.whole).shape
+    if step is None or parts.table is not None or prod(shape) == 0:
+        return None
+    terms = analysis.linear_terms(step)
+    if len(terms) == 1 == sum(isinstance(argument, Ref) for argument in step.args):
+        return replace(parts, whole=terms[0][1], scale=parts.scale * terms[0][0])
+    if step.name in MOVES:
+        pushes = (_mover(step, shape), *parts.pushes)
+        return replace(parts, whole=step.args[0].number, pushes=pushes)
+    if step.name in GATHERS:
+        return _looked_up(analysis, step, shape, parts)
+    zeroed = analysis.zeroed(step)
+    for numbers, rows in [zeroed[:2]] if zeroed else _sides(analysis, step):
+        if step.name == "index_put":  # a mask of the first axes
+            root, of_mask = numbers, analysis.value(numbers).shape
+            place = torch.arange(prod(of_mask)).view(*of_mask, *[1] * (len(shape) - len(of_mask)))
+            place = place.expand(shape)
         else:
-            break
-    kinds = _relations(analysis, number)
-    return Parts(tuple(factors), number, pushes=tuple(pushes[::-1]), scale=scale, kinds=kinds)
+            root, place = analysis.seen_through(numbers, shape)
+        place = move_along(parts.pushes, place)
+        nodes = (len(analysis.value(rows).rows), len(analysis.value(numbers).rows))
+        gathered = not analysis.value(root).live if zeroed else nodes[0] == 1 != nodes[1]
+        if not _is_per_entry(place, reduction.axes, gathered):
+            continue
+        if analysis.pooled and not analysis.is_weight(root):
+            return None  # a gate that scales a node's row, up or down
+        factor = Factor(root, step.name == "div", place, bool(zeroed and zeroed[2]))
+        wider = () if analysis.value(rows).shape == shape else (_expansion(shape),)
+        pushes = (*wider, *parts.pushes)
+        return replace(parts, whole=rows, factors=(*parts.factors, factor), pushes=pushes)
+    return None
+
+
+def _is_per_entry(place: Tensor, axes: Sequence[int], gathered: bool) -> bool:
+    """Whether one number stands for several of an entry's channels, or for its only one."""
+    first = place[tuple(0 if axis in axes else slice(None) for axis in range(place.dim()))]
+    return first.unique().numel() < first.numel() or (first.numel() == 1 and gathered)
+
+
+def _sides(analysis: Analysis, step: RecordedStep) -> list[tuple[int, int]]:
+    """What may be numbers per entry in a product, and the rows that they then multiply."""
+    if step.name not in ("mul", "div") or not all(isinstance(a, Ref) for a in step.args):
+        return []
+    left, right = (argument.number for argument in step.args)
+
+    def order(pair: tuple[int, int]) -> tuple[int, bool]:
+        value = analysis.value(analysis.root(pair[0]))
+        return prod(value.shape), len(value.rows) == 1
+
+    sides = [(right, left), (left, right)]
+    return sides[:1] if step.name == "div" else sorted(sides, key=order)
+
+
+def _looked_up(
+    analysis: Analysis, step: RecordedStep, shape: tuple[int, ...], parts: Parts
+) -> Parts | None:
+    """Messages whose rows an operation looks up in a table."""
+    gathered = gather_parts(analysis, step)
+    if gathered is None:
+        return None
+    table, axis, index = gathered
+    inner = analysis.value(table).shape
+    own = [size for a, size in enumerate(inner) if a != axis]
+    count = len(shape) - len(inner) + 1
+    each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
+    channels = move_along(parts.pushes, each.expand(shape))
+    return replace(parts, table=table, index=index, axis=axis, channels=channels)
 
 
 def _relations(analysis: Analysis, number: int) -> int | None:
@@ -867,28 +899,6 @@ def _relations(analysis: Analysis, number: int) -> int | None:
         )
         if gathered is not None and gathered[1] == 0 and not analysis.value(gathered[0]).rows:
             return gathered[2]
-    return None
-
-
-def _numbers_side(
-    analysis: Analysis, step: RecordedStep, left: int, right: int, shape: tuple[int, ...],
-    place_of: Callable[[int, tuple[int, ...]], tuple[int, Tensor]],
-    is_numbers: Callable[[Tensor, bool], bool],
-) -> tuple[int, int, Tensor, bool] | None:  # fmt: skip
-    """Which side of a product holds numbers per entry: they, the other side, whose number each
-    element is multiplied by, and whether it is divided."""
-
-    def order(pair: tuple[int, int]) -> tuple[int, bool]:
-        value = analysis.value(analysis.root(pair[0]))
-        return prod(value.shape), len(value.rows) == 1
-
-    divides = step.name == "div"
-    sides = [(right, left)] if divides else sorted([(right, left), (left, right)], key=order)
-    for side, other in sides:
-        numbers, place = place_of(side, shape)
-        gathered = len(analysis.value(other).rows) == 1 and len(analysis.value(side).rows) != 1
-        if is_numbers(place, gathered):
-            return numbers, other, place, divides
     return None
 
 
@@ -936,8 +946,9 @@ class FinalSite:
     reduction: Reduction
     parts: Parts | None = None
     """What its messages are made of; None: of a product, or of a loop."""
-    after: tuple[After, ...] = ()
-    """What recipients' sums are multiplied by before the value."""
+    after: tuple[Factor, ...] = ()
+    """What recipients' sums are multiplied by before the value: a mean's count, D^-1/2, the sum of
+    their messages' weights."""
     powers: Powers | None = None
     rows: Tensor | None = None
     """[n] the recipient in every row, −1: none; None: rows are the recipients."""
@@ -964,7 +975,8 @@ class FinalSite:
         base = base.expand(tuple(shape)) * self.reduction.of_base
         if not self.reduction.more or self.axis is None:
             return base
-        counts = self.reduction.counts(base)
+        assert self.reduction.recipients is not None
+        counts = self.reduction.counts(self.reduction.recipients).to(base)
         return base / counts.view([-1 if a == self.axis else 1 for a in range(base.dim())])
 
     def laid_out(self, flat: Tensor, shape: torch.Size) -> Tensor:
@@ -992,16 +1004,6 @@ class FinalSite:
         return frozenset() if self.powers is None else self.powers.readers
 
 
-@dataclass(frozen=True, eq=False)
-class After:
-    """A number for every recipient: a mean's count, D^-1/2, the sum of its messages' weights."""
-
-    value: int
-    inverse: bool
-    place: Tensor
-    """[n] which of the value's numbers is each recipient's; [n, d] of heads each channel's."""
-
-
 def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     """Take structural factors of recipients into the sum."""
     step = analysis.record.steps[place]
@@ -1015,20 +1017,17 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         )  # fmt: skip
     if reduction.across is not None:
         return _attention_site(analysis, place, reduction)
-    number, after = step.result, list[After]()
+    number, after = step.result, list[Factor]()
     parts = parts_of(analysis, reduction) if reduction.matrix is None else None
     base = None if analysis.is_filled(reduction.base, 0) else reduction.base
-    while base is None:
-        reader = analysis.only_reader(number)
-        if reader is None:
-            break
-        if _divides_by_count(analysis, reader, number, reduction):
-            reduction, number = replace(reduction, mean=True), reader.result
-            continue
-        factor = _factor_of_recipients(analysis, reader, number, reduction, parts)
-        if factor is None:
-            break
-        after.append(factor)
+    for reader in analysis.line_of_readers(number) if base is None else ():
+        if _divides_by_count(reader, number, reduction):
+            reduction = replace(reduction, mean=True)
+        else:
+            factor = _factor_of_recipients(analysis, reader, number, reduction, parts)
+            if factor is None:
+                break
+            after.append(factor)
         number = reader.result
     rows = analysis.recipient_rows(place, size)
     site = FinalSite(
@@ -1044,9 +1043,9 @@ def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
     shape = analysis.value(number).shape
     if site.axis is None or total < 2 * size or prod(shape[: site.axis]) > 1:
         return site
-    while True:  # moved, as attention moves its results, but not into another order
-        reader = analysis.only_reader(number)
-        if reader is None or reader.args[:1] != (Ref(number),):
+    for reader in analysis.line_of_readers(number):
+        # Moved, as attention moves its results, but not into another order.
+        if reader.args[:1] != (Ref(number),):
             return site
         number, before, shape = reader.result, shape, analysis.value(reader.result).shape
         if reader.name in ("mul", "div") and isinstance(reader.args[1], int | float):
@@ -1063,6 +1062,7 @@ def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
                     site, value=number, axis=axis, rows=rows, stack=total // shape[axis],
                     reduction=replace(site.reduction, factor=factor),
                 )  # fmt: skip
+    return site
 
 
 def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> FinalSite:
@@ -1075,15 +1075,15 @@ def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> Fin
     *heads, size, width = analysis.value(step.result).shape
     number, numbers = step.result, torch.arange(prod(heads) * size * width)
     numbers = numbers.view(*heads, size, width)
-    while True:  # moved, as einsum moves its results, and then divided
-        reader = analysis.only_reader(number)
-        if reader is None or reader.name not in MOVES | SAME:
+    for reader in analysis.line_of_readers(number):
+        if reader.name not in MOVES | SAME:
             break
-        number = reader.result
+        number = reader.result  # moved, as einsum moves its results, and then divided
         if reader.name in MOVES:
             numbers = _mover(reader, analysis.value(number).shape)(numbers)
-    divided = reader is not None and reader.name == "div" and isinstance(reader.args[1], Ref)
-    if reader is None or not divided or reader.args[0] != Ref(number):
+    else:
+        return site
+    if reader.name != "div" or reader.args[0] != Ref(number) or not isinstance(reader.args[1], Ref):
         return site
     other, shape = reader.args[1].number, analysis.value(number).shape
     if place in analysis.ancestors([other]) or analysis.value(reader.result).shape != shape:
@@ -1097,13 +1097,11 @@ def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> Fin
     if not axes or not torch.equal(each[unit], shown):
         return site
     site = replace(site, value=reader.result, axis=axes[0])
-    after, first = After(root, True, site.flat(shown)), site.flat(numbers)[0]
+    after, first = Factor(root, True, site.flat(shown)), site.flat(numbers)[0]
     return replace(site, after=(after,), layout=(first // width // size) * width + first % width)
 
 
-def _divides_by_count(
-    analysis: Analysis, reader: RecordedStep, number: int, reduction: Reduction
-) -> bool:
+def _divides_by_count(reader: RecordedStep, number: int, reduction: Reduction) -> bool:
     """Whether the sum of a single recipient is divided by how many messages it has: a mean."""
     alone = reduction.size == 1 and reduction.recipients is not None and not reduction.mean
     shown = alone and reader.name == "div" and reader.args[0] == Ref(number)
@@ -1115,7 +1113,7 @@ def _divides_by_count(
 def _factor_of_recipients(
     analysis: Analysis, reader: RecordedStep, number: int, reduction: Reduction,
     parts: Parts | None,
-) -> After | None:  # fmt: skip
+) -> Factor | None:  # fmt: skip
     axis = reduction.out_axis
     if reader.name not in ("mul", "div") or len(reader.args) != 2:
         return None
@@ -1135,14 +1133,14 @@ def _factor_of_recipients(
         return None
     root, place = analysis.seen_through(other, shape)
     if axis is None:
-        return After(root, divides, place.reshape(-1)[:1]) if place.unique().numel() == 1 else None
+        return Factor(root, divides, place.reshape(-1)[:1]) if place.unique().numel() == 1 else None
     nodes, count = NodeRows(place).along(axis), shape[axis]
     if nodes is None and analysis.value(other).live:  # a denominator per head
         nodes = place.movedim(axis, 0).reshape(shape[axis], -1)
         count *= nodes[0].unique().numel()
     if nodes is None or prod(analysis.value(root).shape) != count:
         return None
-    return After(root, divides, nodes)
+    return Factor(root, divides, nodes)
 
 
 def _is_denominator(
@@ -1249,18 +1247,10 @@ class Filters:
         while matrix is not None:
             matrix = self.analysis.root(matrix)
             step = self.analysis.maker(matrix)
-            if step is None or step.name not in ("mul", "div", "neg"):
+            terms = [] if step is None else self.analysis.linear_terms(step)
+            if len(terms) != 1 or not terms[0][0]:
                 break
-            numbers = [self.analysis.constant(argument) for argument in step.args]
-            inner = [
-                a.number
-                for a, n in zip(step.args, numbers, strict=True)
-                if isinstance(a, Ref) and n is None
-            ]
-            factor = next((n for n in numbers if n is not None), -1.0)
-            if len(inner) != 1 or not factor or (step.name == "div" and numbers[0] is not None):
-                break
-            matrix, scale = inner[0], scale / factor if step.name == "div" else scale * factor
+            scale, matrix = scale * terms[0][0], terms[0][1]
         return matrix, scale
 
     def form(self, number: int) -> Form:
@@ -1270,86 +1260,38 @@ class Filters:
         return self._forms[number]
 
     def _found(self, number: int) -> Form:
-        alone = Form(self.analysis.canonical.get(number, number), None, (1.0,))
-        hop = self.hops.get(number)
-        if hop is not None:
-            inner = self.form(hop.table)
-            if inner.hop is not None and not self.same(inner.hop, hop):
-                inner = Form(self.analysis.canonical.get(hop.table, hop.table), None, (1.0,))
-            made = Form(inner.base, hop, (0.0, *(hop.scale * c for c in inner.powers)))
-            base, reduction = hop.site.base, hop.site.reduction
-            if base is None:
-                return made
-            known = None if reduction.more else self._sum(made, self.form(base), reduction.of_base)
-            return known or alone
-        step = self.analysis.maker(number)
-        if step is None or not step.args or not isinstance(step.args[0], Ref):
-            return alone
-        if step.name in ("sum", "mean"):
-            return self._of_stack(step) or alone
-        if step.name in SAME:
-            return self.form(step.args[0].number)
-        if step.name == "add" and step.args[1] == 0:  # as the sum of a list starts
-            return self.form(step.args[0].number)
-        if step.name in ("add", "sub") and len(step.args) == 2 and isinstance(step.args[1], Ref):
-            if step.name == "add" and self.analysis.is_filled(step.args[0].number, 0):
-                return self.form(step.args[1].number)
-            second = -1.0 if step.name == "sub" else 1.0
-            second *= float(step.kwargs.get("alpha", 1))
-            left, right = (self.form(argument.number) for argument in step.args)
-            return self._sum(left, right, second) or alone
-        if step.name in ("mul", "div") and len(step.args) == 2:
-            return self._scaled(step) or alone
-        share = self.analysis.constant(step.args[2]) if step.name == "lerp" else None
-        if share is not None:
-            start, end = (self.form(argument.number) for argument in step.args[:2])
-            kept = replace(start, powers=tuple((1 - share) * c for c in start.powers))
-            return self._sum(kept, end, share) or alone
-        if step.name == "neg":
-            inner = self.form(step.args[0].number)
-            return replace(inner, powers=tuple(-c for c in inner.powers))
-        return alone
+        hop, step = self.hops.get(number), self.analysis.maker(number)
+        if hop is None:
+            terms = [] if step is None else self.analysis.linear_terms(step)
+            total = self._sum([(factor, self.form(value)) for factor, value in terms])
+            if total is not None and step is not None and step.name in ("sum", "mean"):
+                self.stacks.add(self.analysis.value(step.args[0].number).step)
+            return total or self._itself(number)
+        inner = self.form(hop.table)
+        if inner.hop is not None and not self.same(inner.hop, hop):
+            inner = self._itself(hop.table)
+        applied = Form(inner.base, hop, (0.0, *(hop.scale * c for c in inner.powers)))
+        base, reduction = hop.site.base, hop.site.reduction
+        if base is None:
+            return applied
+        added = (reduction.of_base, self.form(base))
+        total = None if reduction.more else self._sum([(1.0, applied), added])
+        return total or self._itself(number)
 
-    def _of_stack(self, step: RecordedStep) -> Form | None:
-        """The sum or mean of values that were stacked along an axis of their own."""
-        number = step.args[0].number
-        value, stack = self.analysis.value(number), self.analysis.maker(number)
-        if stack is None or stack.name != "stack" or len(step.args) < 2 or any(step.args[2:3]):
-            return None
-        axis = (stack.args[1] if len(stack.args) > 1 else 0) % len(value.shape)
-        alone = self.analysis.only_reader(number) is not None
-        if axes_of(step.args[1], len(value.shape)) != [axis] or not alone:
-            return None
-        forms = [self.form(part.number) for part in stack.args[0]]
-        total: Form | None = forms[0]
-        for form in forms[1:]:
-            total = total and self._sum(total, form, 1.0)
-        if total is None:
-            return None
-        self.stacks.add(value.step)
-        share = 1 / len(forms) if step.name == "mean" else 1.0
-        return replace(total, powers=tuple(share * c for c in total.powers))
+    def _itself(self, number: int) -> Form:
+        """A value as the polynomial 1 of itself."""
+        return Form(self.analysis.canonical.get(number, number), None, (1.0,))
 
-    def _sum(self, left: Form, right: Form, factor: float) -> Form | None:
-        if left.base != right.base:
+    def _sum(self, terms: Sequence[tuple[float, Form]]) -> Form | None:
+        """Polynomials times numbers added up, where they are of one base and one operator."""
+        bases = {form.base for _, form in terms}
+        hops = [form.hop for _, form in terms if form.hop is not None]
+        if len(bases) != 1 or not all(self.same(hops[0], hop) for hop in hops):
             return None
-        if left.hop and right.hop and not self.same(left.hop, right.hop):
-            return None
-        size = max(len(left.powers), len(right.powers))
-        padded = [f.powers + (0.0,) * (size - len(f.powers)) for f in (left, right)]
-        powers = tuple(a + factor * b for a, b in zip(*padded, strict=True))
-        return Form(left.base, left.hop or right.hop, powers)
-
-    def _scaled(self, step: RecordedStep) -> Form | None:
-        values = [self.analysis.constant(argument) for argument in step.args]
-        if values[1] is not None and isinstance(step.args[0], Ref):
-            inner, number = self.form(step.args[0].number), values[1]
-            factor = 1 / number if step.name == "div" else number
-        elif values[0] is not None and isinstance(step.args[1], Ref) and step.name == "mul":
-            inner, factor = self.form(step.args[1].number), values[0]
-        else:
-            return None
-        return replace(inner, powers=tuple(factor * c for c in inner.powers))
+        by_power = zip_longest(*(form.powers for _, form in terms), fillvalue=0.0)
+        factors = [factor for factor, _ in terms]
+        powers = tuple(sum(map(mul, factors, numbers)) for numbers in by_power)
+        return Form(bases.pop(), hops[0] if hops else None, powers)
 
     def same(self, left: RecordedHop, right: RecordedHop) -> bool:
         """Whether two hops send over the same entries with the same numbers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -124,7 +124,8 @@ def _terms(mixtures: Sequence[Mixture]) -> tuple[Tensor, Tensor, Tensor]:
     segments = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     if len(mixtures) == 1:
         return segments, mixtures[0].rows, mixtures[0].coefficients
-    rows, alpha = (getattr(mixtures[0], n).new_empty(int(segments[-1])) for n in TERM_NUMBERS)
+    terms = int(segments[-1])
+    rows, alpha = mixtures[0].rows.new_empty(terms), mixtures[0].coefficients.new_empty(terms)
     first = 0
     for g, mixture in enumerate(mixtures):
         places = places_of_group(segments, g, len(mixtures))
@@ -132,9 +133,6 @@ def _terms(mixtures: Sequence[Mixture]) -> tuple[Tensor, Tensor, Tensor]:
         alpha[places] = mixture.coefficients
         first += len(mixture.states)
     return segments, rows, alpha
-
-
-TERM_NUMBERS = ("rows", "coefficients")
 
 
 def places_of_group(segments: Tensor, group: int, groups: int) -> Any:
@@ -248,14 +246,14 @@ def site_values(site: FinalSite) -> set[int]:
     values = {after.value for after in site.after} | ({site.powers.base} if site.powers else set())
     for member in site.members:
         values |= {member.value} | site_values(member)
-    parts, reduction = site.parts, site.reduction
-    if parts is None:
-        known = [] if site.members else [*reduction.operands]
-    else:
-        known = [factor.value for factor in parts.factors]
-        known += [parts.kinds, *([parts.whole] if parts.table is None else [parts.table])]
-        known.append(parts.index)
-    return values | {number for number in known if number is not None}
+    if site.members:
+        return values
+    if site.parts is None:
+        return values.union(site.reduction.operands)
+    parts = site.parts
+    rows = parts.whole if parts.table is None else parts.table
+    read = (*(factor.value for factor in parts.factors), parts.kinds, parts.index, rows)
+    return values | {number for number in read if number is not None}
 
 
 def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
@@ -268,9 +266,9 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         return [one for block in several for one in _unstacked(block, site, width)]
     if site.powers is not None:
         return _blocks_of_filter(site, blocks_of(analysis, replace(site, powers=None), kept), kept)
-    after, parts, reduction = _after(site, kept), site.parts, site.reduction
+    parts, reduction = site.parts, site.reduction
     if parts is None:
-        return _product_blocks(site, kept, after)
+        return _product_blocks(site, kept)
     assert reduction.recipients is not None
     axes, recipients = reduction.axes, reduction.recipients.reshape(-1)
     entries = recipients.numel()
@@ -292,9 +290,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         states = states.to(analysis.value(reduction.message).dtype)
     sources = reduction.sources
     sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
-    counts = None
-    if reduction.mean:
-        counts = reduction.counts(states)[recipients]
+    after = _after(site, kept, recipients)
     kinds = reduction.relations
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)
@@ -302,10 +298,7 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
         alpha = _coefficients(parts, kept, axes, order[b], states.dtype, entries)
-        scale = None if after is None else _at(after, recipients, order[b])
-        if counts is not None:
-            scale = 1 / counts if scale is None else scale / counts
-        alpha = alpha if scale is None else alpha * scale
+        alpha = _scaled(alpha, after, recipients, order[b])
         own = states if len(channels) == width else states[:, channels]
         if any(kept[factor.value].dtype == torch.bool for factor in parts.factors):
             read = torch.zeros(len(own), dtype=torch.bool).index_fill(0, rows[alpha != 0], True)
@@ -315,7 +308,8 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         )  # fmt: skip
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():
             chosen = None if kind is None else kinds == kind
-            blocks.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
+            known = reduction.sources is not None
+            blocks.append(_of_recipients(replace(block, kind=kind), site, known, chosen))
     return [block for block in blocks if len(block.recipients)] or blocks[:1]
 
 
@@ -341,13 +335,12 @@ def _blocks_of_filter(
 
 
 def _of_recipients(
-    block: Block, site: FinalSite, known: bool, chosen: Tensor | None, kind: int | None
+    block: Block, site: FinalSite, known: bool, chosen: Tensor | None = None
 ) -> Block:
     """The block without entries to other types of node, or from the empty rows of a dense batch.
 
-    ``known``: whether senders are; ``chosen``: [T] the entries of one relation, ``kind``.
+    ``known``: whether senders are; ``chosen``: [T] the entries that are the block's.
     """
-    block = block if kind is None else replace(block, kind=kind)
     if site.rows is not None:
         block = replace(block, recipients=site.rows[block.recipients])
     own = block.recipients >= 0 if chosen is None else chosen & (block.recipients >= 0)
@@ -383,26 +376,31 @@ def _unstacked(block: Block, site: FinalSite, width: int) -> Iterator[Block]:
             rest = rest[k * size : (k + 1) * size] if site.axis else rest[k::count]
         own = replace(piece, site=site, channels=piece.channels + k * width, rest=rest)
         one = replace(block, pieces=(own,), recipients=recipients)
-        yield _of_recipients(one, site, False, number == k, block.kind)
+        yield _of_recipients(one, site, False, number == k)
 
 
-def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
-    """What recipients' sums are multiplied by, [n, 1], or [n, d] where channels differ."""
-    dtype = kept[site.value].dtype
-    total: Tensor | None = None
-    if site.reduction.factor != 1:
-        total = torch.full((site.reduction.size, 1), site.reduction.factor, dtype=dtype)
+def _after(site: FinalSite, kept: Mapping[int, Tensor], recipients: Tensor) -> Tensor | None:
+    """What recipients' sums are multiplied by, [n, 1], or [n, d] where channels differ.
+
+    ``recipients``: [T] of all entries.
+    """
+    reduction, dtype = site.reduction, kept[site.value].dtype
+    total = torch.full((reduction.size, 1), reduction.factor, dtype=dtype)
+    if reduction.mean:
+        total = total / reduction.counts(recipients).unsqueeze(1)
     for after in site.after:
         place = after.place if after.place.dim() > 1 else after.place.unsqueeze(1)
         factor = kept[after.value].reshape(-1)[place].to(dtype)
-        factor = 1 / factor if after.inverse else factor
-        total = factor if total is None else total * factor
-    return total
+        total = total / factor if after.inverse else total * factor
+    plain = not site.after and not reduction.mean and reduction.factor == 1
+    return None if plain else total
 
 
-def _at(after: Tensor, recipients: Tensor, channel: int) -> Tensor:
-    """What multiplies one channel of every entry."""
-    return after[recipients, channel if after.shape[1] > 1 else 0]
+def _scaled(alpha: Tensor, after: Tensor | None, recipients: Tensor, channel: int) -> Tensor:
+    """Coefficients times what multiplies one channel of their recipients' sums."""
+    if after is None:
+        return alpha
+    return alpha * after[recipients, channel if after.shape[1] > 1 else 0]
 
 
 def _to_entries(tensor: Tensor, axes: Sequence[int]) -> Tensor:
@@ -449,9 +447,7 @@ def _coefficients(
     return total
 
 
-def _product_blocks(
-    site: FinalSite, kept: Mapping[int, Tensor], after: Tensor | None
-) -> list[Block]:
+def _product_blocks(site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
     reduction = site.reduction
     assert reduction.matrix is not None
     matrix, table = kept[reduction.matrix], kept[reduction.message]
@@ -463,45 +459,52 @@ def _product_blocks(
         matrix = matrix @ across
     elif reduction.turned:
         matrix, table = matrix.mT, table.mT
-    if reduction.batched:
-        return _batched_blocks(site, matrix, table, after)
     width = table.shape[-1]
     channels = torch.arange(prod(table.shape[:-2]) * width)
     channels = channels if site.layout is None else torch.argsort(site.layout)
+
+    def block(entries: Entries, table: Tensor, channels: Tensor, ids: Tensor | None) -> Block:
+        recipients, rows, values = entries
+        sources = rows if ids is None else ids[..., 0].reshape(-1)[rows]
+        after = _after(site, kept, recipients)
+        alpha = _scaled(values.to(table.dtype), after, recipients, int(channels[0]))
+        piece, batched = SiteChannels(site, channels), reduction.batched
+        own = Block((piece,), recipients, sources, alpha, table, rows, batched)
+        return _of_recipients(own, site, batched)
+
+    ids, linear = reduction.sources, reduction.is_attention
+    if reduction.batched:  # [B, K, n] · [B, n, d]: row k of matrix b weighs the rows of table b
+        recipients = torch.arange(len(matrix)).repeat_interleave(matrix.shape[2])
+        rows, states = torch.arange(len(recipients)), table.flatten(0, 1)
+        return [
+            block((recipients, rows, row.reshape(-1)), states, torch.arange(width) + k * width, ids)
+            for k, row in enumerate(matrix.unbind(1))
+        ]
     if matrix.dim() == 2:
-        return [_product_block(site, matrix, table, channels, reduction.sources, after)]
-    shared = after is None or after.shape[1] == 1
+        return [block(_entries(matrix, linear), table, channels, ids)]
+    shared = all(after.place.dim() == 1 for after in site.after)
     if shared and bool((matrix == matrix[:1]).all()):  # one matrix, several tables
-        beside, ids = table.movedim(0, 1).flatten(1), reduction.sources
-        ids = None if ids is None else ids[0]
-        return [_product_block(site, matrix[0], beside, channels, ids, after)]
+        beside = table.movedim(0, 1).flatten(1)
+        return [
+            block(_entries(matrix[0], linear), beside, channels, None if ids is None else ids[0])
+        ]
     return [
-        _product_block(
-            site, matrix[b], table[b], channels[b * width : (b + 1) * width],
-            None if reduction.sources is None else reduction.sources[b], after,
-        )
-        for b in range(matrix.shape[0])
-    ]  # fmt: skip
+        block(_entries(matrix[b], linear), table[b], own, None if ids is None else ids[b])
+        for b, own in enumerate(channels.split(width))
+    ]
 
 
-def _batched_blocks(
-    site: FinalSite, matrix: Tensor, table: Tensor, after: Tensor | None
-) -> list[Block]:
-    """[B, K, n] · [B, n, d]: row k of matrix b weighs the rows of table b for recipient b."""
-    ids, width = site.reduction.sources, table.shape[2]
-    assert ids is not None
-    sources = ids[..., 0].reshape(-1)
-    recipients = torch.arange(len(matrix)).repeat_interleave(matrix.shape[2])
-    rows = torch.arange(len(sources))
-    blocks = []
-    for k in range(matrix.shape[1]):
-        alpha = matrix[:, k].reshape(-1)
-        alpha = alpha if after is None else alpha * _at(after, recipients, k * width)
-        piece = SiteChannels(site, torch.arange(k * width, (k + 1) * width))
-        states = table.flatten(0, 1)
-        block = Block((piece,), recipients, sources, alpha, states, rows, True)
-        blocks.append(_of_recipients(block, site, True, None, None))
-    return blocks
+Entries = tuple[Tensor, Tensor, Tensor]
+"""[T] recipients, rows of the table and numbers."""
+
+
+def _entries(matrix: Tensor, all_of_them: bool) -> Entries:
+    """The entries of a matrix that are not zero, or all of them."""
+    if matrix.layout == torch.strided:
+        places = (torch.ones_like(matrix) if all_of_them else matrix).nonzero()
+        return places[:, 0], places[:, 1], matrix[places[:, 0], places[:, 1]]
+    whole = matrix.to_sparse_coo() if matrix.layout != torch.sparse_coo else matrix
+    return (*whole._indices(), whole._values())
 
 
 def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
@@ -529,33 +532,6 @@ def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tens
             True,
         )
     ]
-
-
-def _product_block(
-    site: FinalSite,
-    matrix: Tensor,
-    table: Tensor,
-    channels: Tensor,
-    ids: Tensor | None,
-    after: Tensor | None,
-) -> Block:
-    if matrix.layout == torch.strided:
-        places = (torch.ones_like(matrix) if site.reduction.is_attention else matrix).nonzero()
-        recipients, rows, values = places[:, 0], places[:, 1], matrix[places[:, 0], places[:, 1]]
-    else:
-        whole = matrix.to_sparse_coo() if matrix.layout != torch.sparse_coo else matrix
-        (recipients, rows), values = whole._indices(), whole._values()
-    nodes = rows if ids is None else ids.narrow(1, 0, 1).reshape(-1)[rows]
-    alpha = values.to(table.dtype)
-    scale = None
-    if after is not None:
-        scale = _at(after.to(alpha.dtype), recipients, int(channels[0]))
-    if site.reduction.mean:
-        counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
-        scale = 1 / counts if scale is None else scale / counts
-    alpha = alpha if scale is None else alpha * scale
-    block = Block((SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False)
-    return block if site.rows is None else _of_recipients(block, site, False, None, None)
 
 
 def keep_sender_type(block: Block, graph: TypedGraph) -> Block:
@@ -945,17 +921,17 @@ def polynomial(
         (coefficients.double().cpu().numpy(), place), shape=(size, size)
     ).tocsr()
 
-    def applied(start: Any) -> Iterator[Any]:
+    def applied(start: Any) -> Any:
         power, total = start, powers[0] * start
         for coefficient in powers[1:]:
             power = power @ hop
             if coefficient:
                 total = total + coefficient * power
-        yield total.tocsr()
+        return total.tocsr()
 
     if len(powers) > 2:
         refuse_too_large(estimated_terms(applied, size), size)
-    (total,) = applied(sparse.identity(size, format="csr"))
+    total = applied(sparse.identity(size, format="csr"))
     total.sum_duplicates()
     values = total.data.copy()
     values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0
@@ -982,18 +958,17 @@ FEWEST, MOST = 8, 256
 """Rows in a sample."""
 
 
-def estimated_terms(operators: Callable[[Any], Iterable[Any]], nodes: int) -> int:
-    """How many nonzeros a filter's operators have together, from some of their rows.
+def estimated_terms(applied: Callable[[Any], Any], nodes: int) -> int:
+    """How many nonzeros a filter P(Â) has, from some of its rows.
 
     Args:
-        operators: from a matrix S [m, N] the products S P(Â) for the filter's polynomials P.
+        applied: from a matrix S [m, N] the product S P(Â).
         nodes: N.
     """
     count = min(nodes, max(FEWEST, min(MOST, SAMPLED_ENTRIES // max(nodes, 1))))
     rows = np.random.default_rng(0).choice(nodes, size=count, replace=False)
     sample = sparse.identity(nodes, format="csr")[np.sort(rows)]
-    terms = sum(int(operator.nnz) for operator in operators(sample))
-    return round(terms * nodes / count)
+    return round(applied(sample).nnz * nodes / count)
 
 
 def refuse_too_large(terms: int, nodes: int) -> None:

@@ -62,14 +62,21 @@ class NodeRows:
             return None
         return first
 
-    def narrowed(self, axis: int) -> Tensor:
-        """One element of an axis along which no other node stands."""
-        if self.ids.shape[axis] == 0:
-            shape = [1 if a == axis else size for a, size in enumerate(self.ids.shape)]
-            return self.ids.new_full(shape, -1)
-        if self.partial:
-            return self.ids.amax(axis, keepdim=True)
-        return self.ids.narrow(axis, 0, 1)
+    def spread(self, shape: Sequence[int], over: Iterable[int] = ()) -> NodeRows:
+        """Repeated to a shape; along the axes ``over`` no more than one node stands."""
+        ids = self.ids
+        for axis in over:
+            if ids.shape[axis] == 0:
+                sizes = [1 if a == axis else size for a, size in enumerate(ids.shape)]
+                ids = ids.new_full(sizes, -1)
+            else:
+                several = self.partial  # of no node and the one
+                ids = ids.amax(axis, keepdim=True) if several else ids.narrow(axis, 0, 1)
+        return NodeRows(ids.expand(tuple(shape)), self.partial)
+
+    def transposed(self) -> NodeRows:
+        """The same of a transposed matrix, or batch of them."""
+        return self.viewed(lambda ids: ids.mT)
 
 
 def distinct(ids: Tensor, keep: int | None = None) -> Tensor:
@@ -240,11 +247,9 @@ class Reduction:
         values = (self.message, self.matrix, self.across, self.between)
         return [number for number in values if number is not None]
 
-    def counts(self, like: Tensor) -> Tensor:
-        """[n] what a mean divides every recipient's sum by."""
-        assert self.recipients is not None
-        counts = torch.bincount(self.recipients.reshape(-1), minlength=self.size) + self.more
-        return counts.to(like)
+    def counts(self, recipients: Tensor) -> Tensor:
+        """[n] what a mean divides every recipient's sum by; ``recipients``: [T] of all entries."""
+        return torch.bincount(recipients.reshape(-1), minlength=self.size) + self.more
 
 
 def rows_after(
@@ -346,8 +351,7 @@ def _is_declared(func: Any) -> bool:
 def _pointwise(c: OpContext) -> list[Behind]:
     shape = c.out.shape
     several = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, Tensor)]
-    parts = [[r.viewed(lambda t: t.expand(shape)) for r in c.rows(one)] for one in several]
-    made = union(parts)
+    made = union([[r.spread(shape) for r in c.rows(one)] for one in several])
     if len(made) > 1 and len(shape) == 1 < shape[0]:  # rows of two nodes, as in a loop over edges
         c.step.mixes = all(distinct(r.ids).numel() == 1 for r in made)
     return c.each(made if not c.step.mixes else c.rows(c.args[0]))
@@ -492,8 +496,7 @@ def _index(c: OpContext) -> list[Behind]:
     picks = tuple(slice(None) if index is None else index for index in indices)
     known = [NodeRows(rows.ids[picks], rows.partial) for rows in c.rows(table)]
     if used == list(range(table.dim())):  # every number is also of the nodes that pick it
-        shape = c.out.shape
-        chosen = [r.viewed(lambda t: t.expand(shape)) for p in used for r in c.rows(indices[p])]
+        chosen = [r.spread(c.out.shape) for p in used for r in c.rows(indices[p])]
         return [union([known, chosen])]
     return [tuple(known)]
 
@@ -522,8 +525,7 @@ def _written(c: OpContext, write: Callable[[Tensor, Tensor], Tensor], values: An
 
 
 def _copy(c: OpContext) -> list[Behind]:
-    shape = c.out.shape
-    return [tuple(r.viewed(lambda t: t.expand(shape)) for r in c.rows(c.args[1]))]
+    return [tuple(r.spread(c.out.shape) for r in c.rows(c.args[1]))]
 
 
 def _index_put(c: OpContext) -> list[Behind]:
@@ -560,9 +562,7 @@ def _index_copy(c: OpContext) -> list[Behind]:
 def _scatter(c: OpContext) -> list[Behind]:
     base, dim, index, values = c.args[:4]
     if not isinstance(values, Tensor):
-        known = [rows.along(0) for rows in c.rows(index)]
-        made = [NodeRows(along_axis(f, 0, c.out.shape)) for f in known if f is not None]
-        return [c.rows(base) or tuple(made)]
+        return [c.rows(base) or _by_first_axis(c.rows(index), c.out)]
     if c.kwargs.get("reduce") == "add":
         return _scattered(c)
     return _written(c, lambda ids, rows: ids.scatter_(dim, index, rows.expand(index.shape)), values)
@@ -781,11 +781,13 @@ def _matrix_sum(
 def _rows_stay(c: OpContext) -> list[Behind]:
     """Products of some rows each with matrices of their own."""
     several = c.args[0] if isinstance(c.args[0], list | tuple) else [c.args[0]]
-    made = []
-    for source, out in zip(several, c.outs, strict=True):
-        nodes = [rows.along(0) for rows in c.rows(source)]
-        made.append(tuple(NodeRows(along_axis(f, 0, out.shape)) for f in nodes if f is not None))
-    return made
+    return [_by_first_axis(c.rows(s), out) for s, out in zip(several, c.outs, strict=True)]
+
+
+def _by_first_axis(behind: Iterable[NodeRows], out: Tensor) -> Behind:
+    """The same nodes behind a result with as many rows, whatever its other axes are."""
+    nodes = [rows.along(0) for rows in behind]
+    return tuple(NodeRows(along_axis(ids, 0, out.shape)) for ids in nodes if ids is not None)
 
 
 def _axis_sum(c: OpContext) -> list[Behind]:
@@ -826,16 +828,11 @@ def _axis_sum(c: OpContext) -> list[Behind]:
 
 def _kept(c: OpContext, source: Tensor, dims: Sequence[int]) -> list[Behind]:
     """NodeRows after axes along which no node changes are reduced."""
-    keepdim = c.out.dim() == source.dim()
-    made = []
-    for rows in c.rows(source):
-        if any(rows.varies(axis) for axis in dims):
-            continue
-        ids = rows.ids
-        for axis in sorted(dims, reverse=True):
-            shown = NodeRows(ids, rows.partial).narrowed(axis)
-            ids = shown if keepdim else shown.squeeze(axis)
-        made.append(NodeRows(ids, rows.partial))
+    shape = [1 if axis in dims else size for axis, size in enumerate(source.shape)]
+    kept = [rows for rows in c.rows(source) if not any(rows.varies(axis) for axis in dims)]
+    made = [rows.spread(shape, dims) for rows in kept]
+    if c.out.dim() < source.dim():
+        made = [rows.viewed(lambda ids: ids.squeeze(tuple(dims))) for rows in made]
     return c.each(tuple(made))
 
 
@@ -855,20 +852,20 @@ def _along(c: OpContext) -> list[Behind]:
     source = c.args[0]
     place = c.argument(2 if c.step.name == "topk" else 1, "dim", -1)
     dim = place if isinstance(place, int) and not isinstance(place, bool) else -1
-    c.step.mixes = c.varies(source, [dim % source.dim()])
-    if c.step.name == "topk" and not c.step.mixes:
-        shown = [NodeRows(r.narrowed(dim).expand(c.out.shape), r.partial) for r in c.rows(source)]
-        return c.each(tuple(shown))
-    return c.each(() if c.step.mixes and c.step.name in ("sort", "topk") else c.rows(source))
+    axes = [dim % source.dim()]
+    if c.step.name == "topk":
+        return _read_whole(c, axes)
+    c.step.mixes = c.varies(source, axes)
+    return c.each(() if c.step.mixes and c.step.name == "sort" else c.rows(source))
 
 
 def _distances(c: OpContext) -> list[Behind]:
     """cdist: a number for every row of one table with every row of another."""
     last, shape = c.args[0].dim() - 1, c.out.shape
     c.step.mixes = any(c.varies(table, [last]) for table in c.args[:2])
-    made = [NodeRows(r.narrowed(last).expand(shape), r.partial) for r in c.rows(c.args[0])]
-    made += [NodeRows(r.narrowed(last).mT.expand(shape), r.partial) for r in c.rows(c.args[1])]
-    return [union([made])]
+    left = [rows.spread(shape, [last]) for rows in c.rows(c.args[0])]
+    right = [rows.transposed().spread(shape, [last - 1]) for rows in c.rows(c.args[1])]
+    return [union([left, right])]
 
 
 def _batch_norm(c: OpContext) -> list[Behind]:
@@ -881,33 +878,19 @@ def _batch_norm(c: OpContext) -> list[Behind]:
     return c.each(c.rows(c.args[0]))
 
 
-def _halved(c: OpContext) -> list[Behind]:
-    """GLU: one half of an axis gates the other."""
-    source, axis = c.args[0], c.argument(1, "dim", -1) % c.args[0].dim()
-    c.step.mixes = c.varies(source, [axis])
-    shape = c.out.shape
-    return c.each(tuple(r.viewed(lambda t: t.narrow(axis, 0, shape[axis])) for r in c.rows(source)))
-
-
-def _transformed(c: OpContext) -> list[Behind]:
-    """Fourier transforms along some axes."""
-    dims = [d % c.args[0].dim() for d in c.args[1]]
-    c.step.mixes = c.varies(c.args[0], dims)
-    made = []
-    for rows in c.rows(c.args[0]):
-        for axis in dims:
-            rows = NodeRows(rows.narrowed(axis), rows.partial)
-        made.append(rows.viewed(lambda t: t.expand(c.out.shape)))
-    return c.each(tuple(made) if not c.step.mixes else ())
+def _read_whole(c: OpContext, axes: Sequence[int]) -> list[Behind]:
+    """An operation that reads some axes as a whole: gates, Fourier transforms, convolutions."""
+    c.step.mixes = c.varies(c.args[0], axes)
+    behind = () if c.step.mixes else c.rows(c.args[0])
+    return c.each(tuple(rows.spread(c.out.shape, axes) for rows in behind))
 
 
 def _first_axis(c: OpContext) -> list[Behind]:
     """Convolutions, pools and bilinear maps of channels: nodes along the first axis only."""
     several = [c.args[0], c.args[2]] if c.step.name == "_trilinear" else [c.args[0]]
     c.step.mixes = any(c.varies(source, range(1, source.dim())) for source in several)
-    nodes = [rows.along(0) for source in several for rows in c.rows(source)]
-    shown = [NodeRows(along_axis(f, 0, c.out.shape)) for f in nodes if f is not None]
-    return c.each(union([shown]))
+    behind = [rows for source in several for rows in c.rows(source)]
+    return c.each(union([_by_first_axis(behind, c.out)]))
 
 
 def _convolution(c: OpContext) -> list[Behind]:
@@ -916,14 +899,7 @@ def _convolution(c: OpContext) -> list[Behind]:
     source, weight, _, stride, padding = c.args[:5]
     sizes = zip(weight.shape[2:], stride, padding, strict=True)
     covered = [1, *(axis for axis, size in enumerate(sizes, 2) if size != (1, 1, 0))]
-    if c.varies(source, covered):
-        return _first_axis(c)
-    made = []
-    for rows in c.rows(source):
-        for axis in covered:
-            rows = NodeRows(rows.narrowed(axis), rows.partial)
-        made.append(rows.viewed(lambda t: t.expand(c.out.shape)))
-    return c.each(tuple(made))
+    return _first_axis(c) if c.varies(source, covered) else _read_whole(c, covered)
 
 
 def _normed(c: OpContext) -> list[Behind]:
@@ -952,9 +928,7 @@ def _added_product(c: OpContext) -> list[Behind]:
     base = None if beta == 0 else c.args[0]
     added = {} if base is None else {"base": c.number(base), "of_base": beta}
     made = _product(c, c.args[1], c.args[2], factor=float(c.kwargs.get("alpha", 1)), **added)
-    shape = c.out.shape
-    shown = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(base)]
-    return [union([made[0], shown])]
+    return [union([made[0], [rows.spread(c.out.shape) for rows in c.rows(base)]])]
 
 
 def _mv(c: OpContext) -> list[Behind]:
@@ -993,46 +967,44 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
     turned_table = bool(outer) and c.live(left)  # whose rows are channels, however many
     counted = bool(down) or not c.live(left)
     counted = counted or (c.is_count(left.shape[rows]) and not turned_table)
+    shape = c.out.shape
+
+    def note(turned: bool = False, batched: bool = False) -> None:
+        """Note left · right, or from the other side rightᵀ · leftᵀ."""
+        table, matrix = (left, right) if turned else (right, left)
+        behind = [r.transposed() for r in outer] if turned else inner
+        out_axis = 0 if batched else columns if turned else rows
+        form = {"turned": turned, "batched": batched, "out_axis": out_axis, **added}
+        _note_product(c, table, matrix, behind, shape[out_axis], **form)
+
     if inner and not down and not across and not c.live(left) and _is_square(left):
-        # An adjacency: who receives is who sends.
-        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
-        return [tuple(r.viewed(lambda t: t[..., :1].expand(c.out.shape)) for r in inner)]
+        note()  # an adjacency: who receives is who sends
+        return [tuple(r.spread(shape, [columns]) for r in inner)]
     if outer and not (inner or down or across) and _is_square(right):
-        turned = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]  # the same from the other side
-        size = right.shape[columns]
-        _note_product(c, left, right, turned, size, turned=True, out_axis=columns, **added)
-        return [tuple(r.viewed(lambda t: t[..., :1, :].expand(c.out.shape)) for r in outer)]
+        note(turned=True)  # the same from the other side
+        return [tuple(r.spread(shape, [rows]) for r in outer)]
     single = (left.shape[0], right.shape[1]).count(1) == 1 and not (down or across)
     if inner and outer and left.dim() == 2 and single:
-        # One recipient, as each graph is in a loop over graphs.
-        if left.shape[0] == 1:
-            _note_product(c, right, left, inner[:1], 1, out_axis=rows, **added)
-        else:
-            behind = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]
-            _note_product(c, left, right, behind, 1, turned=True, out_axis=columns, **added)
+        note(turned=left.shape[0] > 1)  # one recipient, as each graph is in a loop over graphs
         return [()]
     alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
     recipients = [*inner, *(c.rows(left) if left.shape[-2] == 1 else ())]
     if alone and inner and any(r.varies(0) for r in recipients):
         # Row vectors times matrices, as attention over the nodes of each graph of a dense batch,
         # or of each node over all.
-        _note_product(c, right, left, inner[:1], len(left), batched=True, **added)
-        return [(c.counted(c.out.shape, 0) if left.shape[1] == 1 else c.clusters(),)]
+        note(batched=True)
+        return [(c.counted(shape, 0) if left.shape[1] == 1 else c.clusters(),)]
     several = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down
     if left.dim() == 3 and several and c.live(left):  # the same from the other side
-        turned = [outer[0].viewed(lambda ids: ids.mT)]
-        _note_product(c, left, right, turned, len(left), batched=True, turned=True, **added)
-        return [(c.counted(c.out.shape, 0),)]
-    if inner and across and not (outer and down) and not sparse:  # outᵀ = rightᵀ leftᵀ
-        behind = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]
-        size = right.shape[columns]
-        _note_product(c, left, right, behind, size, turned=True, out_axis=columns, **added)
-        return [tuple(NodeRows(r.narrowed(rows).expand(c.out.shape)) for r in across[:1])]
+        note(turned=True, batched=True)
+        return [(c.counted(shape, 0),)]
+    if inner and across and not (outer and down) and not sparse:
+        note(turned=True)
+        return [tuple(r.spread(shape, [rows]) for r in across[:1])]
     if not (inner or matrix) or not counted:
         return [(c.clusters(),)] if inner and not across else _outer_rows(c, left, right)
-    _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
-    kept = [NodeRows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
-    return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
+    note()
+    return [tuple(r.spread(shape, [columns]) for r in down[:1]) or (c.counted(shape, rows),)]
 
 
 def _in_order(c: OpContext, several: list[NodeRows], axis: int) -> list[NodeRows]:
@@ -1096,13 +1068,9 @@ def _outer_rows(
     shape = c.out.shape
     kept = [r for r in c.rows(left) if not r.varies(columns)]
     nodes = any(c.are_nodes(r) for r in kept)  # to whom clusters along columns are channels
-    made = [NodeRows(r.narrowed(columns).expand(shape), r.partial) for r in (*kept, *beside)]
-    made += [
-        NodeRows(r.narrowed(rows).expand(shape), r.partial)
-        for r in c.rows(right)
-        if not r.varies(rows) and (not nodes or c.are_nodes(r))
-    ]
-    return [union([made])]
+    own = [r for r in c.rows(right) if not r.varies(rows) and (not nodes or c.are_nodes(r))]
+    made = [r.spread(shape, [columns]) for r in (*kept, *beside)]
+    return [union([made, [r.spread(shape, [rows]) for r in own]])]
 
 
 def _pad(c: OpContext) -> list[Behind]:
@@ -1183,9 +1151,10 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
         ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
          "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "batch_norm"),
         _batch_norm),
-    "glu": _halved,
+    "glu": lambda c: _read_whole(c, [c.argument(1, "dim", -1) % c.args[0].dim()]),
     "convolution": _convolution,
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transformed),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"),
+                    lambda c: _read_whole(c, axes_of(c.args[1], c.args[0].dim()))),
     **dict.fromkeys(
         ("max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
          "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d", "_trilinear"),

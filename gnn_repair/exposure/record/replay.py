@@ -77,20 +77,21 @@ class _Counted(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        parts = run_decomposed(self, func, args, kwargs or {})
+        kwargs = dict(kwargs or {})
+        parts = run_decomposed(self, func, args, kwargs)
         if parts is not NotImplemented:
             return parts
         if plain_name(func) == UNCOUNTED:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         number, self.count = self.count, self.count + 1
         if number >= len(self.record.steps) or self.record.steps[number].name != plain_name(func):
             raise DivergedError
         step = self.record.steps[number]
         unread = step.name in OVERWRITES and is_in_place(func)
-        known = self._is_same(step.args[unread:], tuple(args)[unread:])
-        if not known or not self._is_same(step.kwargs, kwargs or {}):
+        same = self._is_same(step.args[unread:], tuple(args)[unread:])
+        if not same or not self._is_same(step.kwargs, kwargs):
             raise DivergedError
-        return self.handle(number, func, args, dict(kwargs or {}))
+        return self.handle(number, func, args, kwargs)
 
     def _is_same(self, shown: Any, given: Any) -> bool:
         """Whether arguments are the recorded ones, as far as no operation made them."""
@@ -115,10 +116,12 @@ class CapturePlan:
     recipients: int
     values: set[int]
     """Values to keep."""
-    followed: dict[int, tuple[Frame, frozenset[int]]]
-    """By value of a site: how it shows recipients, and who alone reads it as such."""
+    frames: dict[int, Frame]
+    """By value of a site: how it shows recipients."""
     offsets: dict[int, int]
     """By value of a site: its first channel of the aggregate."""
+    read_by: dict[int, int]
+    """By operation: the value of a site that is part of the aggregate only as this one reads it."""
     width: int
     """Channels of the aggregate."""
     held: frozenset[int]
@@ -132,7 +135,7 @@ class CapturePlan:
     ) -> CapturePlan:
         """The plan for some sums, and operations that are held."""
         wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
-        followed, offsets, width = {}, dict[int, int](), 0
+        frames, offsets, width = dict[int, Frame](), dict[int, int](), 0
         moving = {out for p in analysis.descendants(sites) for out in analysis.record.steps[p].outs}
         moving |= {site.value for site in sites}
         added = {site.value: site for site in sites if site.base in moving}
@@ -141,9 +144,10 @@ class CapturePlan:
             wanted |= site_values(site) | {site.value}
             wanted |= set(value_numbers(analysis.record.steps[site.step].layer_input))
             frame = frame_of_site(analysis.value(site.value).shape, site, recipients)
-            followed[site.value], offsets[site.value] = (frame, site.readers), width
+            frames[site.value], offsets[site.value] = frame, width
             width += frame.width
-        return cls(recipients, wanted, followed, offsets, width, frozenset(held), added)
+        read_by = {place: site.value for site in sites for place in site.readers}
+        return cls(recipients, wanted, frames, offsets, read_by, width, frozenset(held), added)
 
 
 class Capture(_Counted):
@@ -153,18 +157,11 @@ class Capture(_Counted):
         self, record: Record, plan: CapturePlan, device: torch.device, where: Callable[[str], str]
     ) -> None:
         super().__init__(record)
-        self.wanted, self.held, self.where = plan.values, plan.held, where
-        self.added = dict(plan.added)
+        self.plan, self.where, self.added = plan, where, dict(plan.added)
         self.tracer = Tracer.of_width(plan.width, plan.recipients, device, self.now)
-        self.followed: dict[int, Any] = {}
+        self.followed = set(plan.frames) - set(plan.read_by.values())
         self.beside: dict[int, Tensor] = {}
         """What enters behind the sums and does not depend on them, by value."""
-        self.read_by: dict[int, tuple[int, Any]] = {}
-        """By operation: the value that is part of the aggregate as this operation reads it."""
-        for number, (frame, readers) in plan.followed.items():
-            place = (frame, plan.offsets[number])
-            self.followed |= {} if readers else {number: place}
-            self.read_by |= dict.fromkeys(readers, (number, place))
         known = {number: record.values[number].tensor for number in plan.values}
         self.tensors = {number: kept for number, kept in known.items() if kept is not None}
 
@@ -178,14 +175,18 @@ class Capture(_Counted):
         # Of an operation in place the target comes last, after what shares its memory.
         numbers = step.outs[len(step.outs) - len(results) :]
         for place, result in zip(numbers, results, strict=True):
-            if place in self.wanted:
+            if place in self.plan.values:
                 # A copy, since what follows may write into it.
                 self.tensors[place] = result.detach().clone()
             if place in self.followed:
-                self.tracer.adopt(result, self.followed[place], before)
-            elif number in self.held:
+                self.adopt(result, place, before)
+            elif number in self.plan.held:
                 self.tracer.forget(result)
         return out
+
+    def adopt(self, tensor: Tensor, number: int, before: Tensor | None = None) -> None:
+        """Follow a tensor as the value of a site; ``before``: what its sum is added to."""
+        self.tracer.adopt(tensor, (self.plan.frames[number], self.plan.offsets[number]), before)
 
     def now(self) -> str:
         """The title of the module that runs now."""
@@ -196,10 +197,9 @@ class Capture(_Counted):
         site = self.added.get(step.result) if step.outs else None
         if site is None or site.base is None:
             return None
-        shown, given = ([*a, *k.values()] for a, k in ((step.args, step.kwargs), (args, kwargs)))
         shape = self.record.values[site.value].shape
         with self.tracer:
-            before = site.of_base(given[shown.index(Ref(site.base))], shape)
+            before = site.of_base(argument_of(step, site.base, args, kwargs), shape)
         if self.tracer.is_lost(before):  # then it is held
             del self.added[site.value]
             return None
@@ -207,14 +207,20 @@ class Capture(_Counted):
 
     def _own(self, number: int, step: RecordedStep, args: Sequence[Any]) -> Tensor | None:
         """The argument that is followed as this operation alone reads it."""
-        if number not in self.read_by:
+        value = self.plan.read_by.get(number)
+        if value is None or Ref(value) not in step.args:
             return None
-        value, place = self.read_by[number]
-        for shown, argument in zip(step.args, args, strict=False):
-            if isinstance(shown, Ref) and shown.number == value:
-                self.tracer.adopt(argument, place)
-                return argument
-        return None
+        argument: Tensor = args[step.args.index(Ref(value))]
+        self.adopt(argument, value)
+        return argument
+
+
+def argument_of(
+    step: RecordedStep, number: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What an operation is given, in another run, in the place of a recorded value."""
+    places = [*step.args, *step.kwargs.values()]
+    return [*args, *kwargs.values()][places.index(Ref(number))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,7 +346,7 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
     record = capture.record
     moving = set(capture.followed)
     for number, step in enumerate(record.steps):
-        if number in capture.read_by or not moving.isdisjoint(step.inputs):
+        if number in capture.plan.read_by or not moving.isdisjoint(step.inputs):
             moving.update(step.outs)
 
     def is_there(number: int) -> bool:
@@ -348,7 +354,10 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
         return number in capture.followed or (number not in moving and known)
 
     largest = max([KEPT_ALWAYS, *(tensor.numel() for tensor in stored.values())])
-    todo, rest = [record.output, *capture.wanted - set(stored) - set(capture.tensors)], set[int]()
+    todo, rest = (
+        [record.output, *capture.plan.values - set(stored) - set(capture.tensors)],
+        set[int](),
+    )
     while todo:
         number = todo.pop()
         place = record.values[number].step
@@ -360,8 +369,7 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
             return None
         rest.add(place)
         todo += value_numbers((step.args, step.kwargs))
-    known = set(capture.followed) <= set(stored) and not capture.added
-    return sorted(rest) if known else None
+    return sorted(rest) if capture.followed <= set(stored) and not capture.added else None
 
 
 def run_remaining(capture: Capture, rest: Sequence[int], stored: Mapping[int, Tensor]) -> Tensor:
@@ -369,11 +377,11 @@ def run_remaining(capture: Capture, rest: Sequence[int], stored: Mapping[int, Te
     record = capture.record
     values = {n: v.tensor for n, v in enumerate(record.values) if v.tensor is not None}
     values |= stored
-    for number, place in capture.followed.items():
+    for number in capture.followed:
         values[number] = stored[number].clone()
-        capture.tracer.adopt(values[number], place)
+        capture.adopt(values[number], number)
     made = set(capture.followed)
-    capture.tensors |= {n: stored[n] for n in capture.wanted if n in stored}
+    capture.tensors |= {n: stored[n] for n in capture.plan.values if n in stored}
 
     def run(place: int, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         step, capture.count = record.steps[place], place + 1
@@ -390,10 +398,11 @@ def run_remaining(capture: Capture, rest: Sequence[int], stored: Mapping[int, Te
 
 def _shown_by(record: Record, number: int) -> int:
     """The value that a view shows; otherwise the value itself."""
-    step = record.steps[record.values[number].step]
-    while shows_another(step.func) and record.values[number].step >= 0:
+    while (place := record.values[number].step) >= 0:
+        step = record.steps[place]
+        if not shows_another(step.func):
+            break
         number = step.args[0].number
-        step = record.steps[record.values[number].step]
     return number
 
 
@@ -529,7 +538,7 @@ class Replay:
             return Substitute(return_fixed(kept))
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-            return (args[0] if is_in_place(func) else torch.empty_like(kept[0])).copy_(kept[0])
+            return args[0].copy_(kept[0]) if is_in_place(func) else kept[0].clone()
 
         return Substitute(run, frozenset(step.inputs))
 
@@ -564,8 +573,7 @@ class Replay:
             flat = site.flat(value).clone()
             start = value.new_zeros(())
             if site.base is not None:  # which may move with other sums
-                shown = [*step.args, *step.kwargs.values()]
-                start = [*args, *kwargs.values()][shown.index(Ref(site.base))]
+                start = argument_of(step, site.base, args, kwargs)
             start = site.flat(site.of_base(start, value.shape))
             rows: Any = slice(None) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
             own: Any = rows if site.rows is None else site.rows[rows]
