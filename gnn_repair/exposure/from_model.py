@@ -60,6 +60,7 @@ from gnn_repair.exposure.record.analysis import Analysis, Filters, FinalSite, sa
 from gnn_repair.exposure.record.build import (
     Block,
     Mixture,
+    Naming,
     SortedEntries,
     assemble,
     blocks_of,
@@ -70,7 +71,6 @@ from gnn_repair.exposure.record.build import (
     join_blocks,
     keep_sender_type,
     mixtures_of,
-    name_groups,
     number_senders,
 )
 from gnn_repair.exposure.record.recorder import (
@@ -649,14 +649,15 @@ class Exposer:
             blocks, names = number_senders(blocks, subject.nodes, recipient)
         made: list[list[Mixture]] = []
         sorted_entries: dict[tuple[int, int], SortedEntries] = {}  # heads share theirs
-        named = name_groups(analysis, self.modules, blocks, subject.graph, pooled)
-        for block, group in zip(blocks, named, strict=True):
+        rows_pooled = pooled and analysis.centres is None
+        naming = Naming(analysis, self.modules, blocks, subject.graph, rows_pooled)
+        for block, group in zip(blocks, naming.groups(), strict=True):
             key = id(block.recipients), id(block.rows)
             if key not in sorted_entries:
                 sorted_entries[key] = SortedEntries.of(block, size)
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
             weight = found.extracted.weight[:, torch.cat(columns)]
-            given = analysis.record.steps[block.pieces[0].site.step].layer_input
+            given = analysis.record.steps[block.site.step].layer_input
             context = context_of(
                 block, size, fill_values(given, found.tensors), pooled, subject.graph
             )

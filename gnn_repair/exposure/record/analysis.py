@@ -993,6 +993,16 @@ class FinalSite:
         return {self.step, *hops, *(member.step for member in self.members)}
 
     @property
+    def single(self) -> FinalSite:
+        """Of a loop the sum of its first recipient; otherwise itself."""
+        return self.members[0] if self.members else self
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether numbers of recipients, such as a mean's count, multiply their sums."""
+        return bool(self.after) or self.reduction.mean
+
+    @property
     def sender(self) -> str:
         """What sends: see :class:`Reduction`."""
         kinds = {one.reduction.sender for one in self.members or [self]}

@@ -232,6 +232,11 @@ class Block:
     kind: int | None = None
     """The relation, where one sum goes over several."""
 
+    @property
+    def site(self) -> FinalSite:
+        """Where its first channels lie."""
+        return self.pieces[0].site
+
 
 def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> Frame:
     """How a site's tensor shows recipients and channels."""
@@ -536,7 +541,7 @@ def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tens
 
 def keep_sender_type(block: Block, graph: TypedGraph) -> Block:
     """The block with the states of its senders' type alone, where those of several lie together."""
-    site, shift = block.pieces[0].site, block.sources - block.rows
+    site, shift = block.site, block.sources - block.rows
     one = len(shift) > 0 and bool((shift == shift[0]).all())
     if block.by_entry or site.reduction.matrix is not None or site.powers is not None or not one:
         return block
@@ -596,7 +601,7 @@ def mixtures_of(
     alpha, order = block.coefficients.to(block.states.dtype), entries.order
     alpha = alpha if order is None else alpha[order]
     lowest = float(alpha.min()) if len(alpha) else 0.0
-    signed, linear = lowest < 0, block.pieces[0].site.reduction.is_attention
+    signed, linear = lowest < 0, block.site.reduction.is_attention
     mixtures = []
     for sign in (1, -1) if signed else (1,):
         coefficients, rows, indptr = alpha, entries.rows, entries.indptr
@@ -683,7 +688,7 @@ def number_senders(
 ) -> tuple[list[Block], NodeNames]:
     """The blocks with senders numbered one kind after another, and the kinds' names."""
     counts, numbers = dict.fromkeys(KINDS, 0) | {"node": nodes}, list[Tensor]()
-    kinds = [block.pieces[0].site.sender for block in blocks]
+    kinds = [block.site.sender for block in blocks]
     for block, kind in zip(blocks, kinds, strict=True):
         own = torch.arange(len(block.sources)) if kind == "row" else block.sources
         numbers.append(own)
@@ -704,7 +709,7 @@ def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -
     owners = [batch] if is_vector and bool(((batch >= 0) & (batch < graphs)).all()) else []
     owners += [torch.zeros(nodes, dtype=torch.long)] if graphs == 1 else []
     for block in blocks:
-        if block.pieces[0].site.sender != "node":
+        if block.site.sender != "node":
             continue
         used = block.coefficients != 0
         sources, recipients = block.sources[used], block.recipients[used]
@@ -757,90 +762,131 @@ def holder_of(modules: Mapping[str, nn.Module], name: str) -> tuple[str, nn.Modu
     return name, modules.get(name)
 
 
-def name_groups(
-    analysis: Analysis, modules: Mapping[str, nn.Module], blocks: Sequence[Block],
-    graph: TypedGraph | None, pooled: bool,
-) -> Iterator[Group]:  # fmt: skip
-    """A group for every block, with a name of its own and a rule."""
-    pooled = pooled and analysis.centres is None
-    named = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
-    keys = [(group.name, holder) for group, holder, _ in named]
-    several = {name for name, count in Counter(name for name, _ in set(keys)).items() if count > 1}
-    used = Counter[tuple[str, str]]()
-    for key, (group, holder, module) in zip(keys, named, strict=True):
-        name = group.name
-        alike = [b for b, other in zip(blocks, keys, strict=True) if other == key]
-        if name in several and holder:
-            name = f"{name} ({holder if graph is None else _outer(holder)})"
-        sums = len({id(b.pieces[0].site) for b in alike})
-        if sums < len(alike):
-            linear = alike[0].pieces[0].site.reduction.across is not None
-            by_head = linear or graph is not None or hasattr(module, "heads")
-            kind = "head" if by_head else "stack"
-            name = f"{name} {kind} {used[key]}"
-        elif len(alike) > 1:
-            relations = hasattr(module, "num_relations")
-            name = f"{name} relation {used[key]}" if relations else f"{name} {used[key] + 1}"
-        used[key] += 1
-        yield replace(group, name=name)
+@dataclass(frozen=True, eq=False)
+class Naming:
+    """What blocks are called, and the words for how they weigh their messages."""
+
+    analysis: Analysis
+    modules: Mapping[str, nn.Module]
+    blocks: Sequence[Block]
+    graph: TypedGraph | None
+    pooled: bool
+    """Whether recipients are graphs whose rows are pooled."""
+
+    def groups(self) -> Iterator[Group]:
+        """A group for every block, with a name of its own and a rule."""
+        named = [self._named(block) for block in self.blocks]
+        keys = [(group.name, holder) for group, holder, _ in named]
+        holders = Counter(name for name, _ in set(keys))
+        used = Counter[tuple[str, str]]()
+        for key, (group, holder, module) in zip(keys, named, strict=True):
+            name = group.name
+            alike = [b for b, other in zip(self.blocks, keys, strict=True) if other == key]
+            if holders[name] > 1 and holder:
+                name = f"{name} ({holder if self.graph is None else _outer(holder)})"
+            sums = len({id(block.site) for block in alike})
+            if sums < len(alike):
+                linear = alike[0].site.reduction.across is not None
+                by_head = linear or self.graph is not None or hasattr(module, "heads")
+                kind = "head" if by_head else "stack"
+                name = f"{name} {kind} {used[key]}"
+            elif len(alike) > 1:
+                relations = hasattr(module, "num_relations")
+                name = f"{name} relation {used[key]}" if relations else f"{name} {used[key] + 1}"
+            used[key] += 1
+            yield replace(group, name=name)
+
+    def _named(self, block: Block) -> tuple[Group, str, nn.Module | None]:
+        """The group of a block before names are told apart, its module's name, and the module."""
+        site, graph = block.site, self.graph
+        name, module = holder_of(self.modules, self.analysis.record.steps[site.step].module)
+        convolution = isinstance(module, MessagePassing | Aggregation)
+        kind = type(module).__name__ if convolution else self._kind(site)
+        how, rule, origin = self._rule(block)
+        if self.pooled:
+            kind = f"{how} pool"
+        base = name or kind
+        if graph is not None:
+            base = self._relation(block, graph) or base
+        if site.powers is not None:
+            base = f"{name} {power_label(site.powers.coefficients)}".strip()
+        elif block.kind is not None and graph is None:
+            base = f"{base} relation {block.kind}"
+        if site.is_last_hop:
+            base, rule = f"{base} last hop", f"{rule}; {LAST_HOP}"
+        return Group(base, f"{kind}: {rule}", origin), name, module
+
+    def _kind(self, site: FinalSite) -> str:
+        if site.reduction.matrix is not None:
+            if self.analysis.is_spectral(site.reduction):
+                return "spectral filter"
+            return "linear attention" if site.reduction.is_attention else "matrix product"
+        return "mean" if site.reduction.mean else "sum"
+
+    def _weighing(self, block: Block) -> str:
+        """How a sum weighs its messages, as the coefficients show; no answer depends on it."""
+        for how in ("mean", "sum") if block.site.is_divided else ("sum", "mean"):
+            if _are_ones(block, by_count=how == "mean"):
+                return how
+        site = block.site.single
+        factors = () if site.parts is None else site.parts.factors
+        numbers = [site.reduction.matrix, *(factor.value for factor in factors)]
+        if not any(n is not None and self.analysis.value(n).live for n in numbers):
+            return "scaled"
+        mass = block.coefficients.new_zeros(block.site.reduction.size, dtype=torch.float64)
+        for one in self.blocks:  # relations may share a softmax
+            first = one.pieces[0]
+            if first.site is block.site and first.channels[:1] == block.pieces[0].channels[:1]:
+                mass.index_add_(0, one.recipients, one.coefficients.double())
+        whole = bool(((mass[mass != 0] - 1).abs() < 1e-4).all())
+        return "attention" if whole else "weighted"
+
+    def _rule(self, block: Block) -> tuple[str, str, str]:
+        """How messages are weighed, what α and h are, and where α comes from."""
+        analysis, site, parts = self.analysis, block.site.single, block.site.single.parts
+        if site.powers is not None:
+            label = power_label(site.powers.coefficients)
+            return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
+        how, noun = self._weighing(block), block.site.sender if self.pooled else "message"
+        words = WEIGHED[how].format(noun=noun)
+        after = " / count" if block.site.is_divided else ""
+        if analysis.is_spectral(site.reduction):
+            return how, "α = the entry of U f(Λ) Uᵀ, h = the sender's row", "the model"
+        if site.reduction.is_attention:
+            return how, f"α = {words}, q · k of both ends, h = the sender's row", "the model"
+        if site.reduction.matrix is not None or parts is None:
+            assert site.reduction.matrix is not None
+            live = analysis.value(site.reduction.matrix).live
+            origin = "the model" if live else "the matrix itself"
+            words = words if live or self.pooled else "the matrix's entry"
+            return how, f"α = {words}, h = the row that is multiplied", origin + after
+        state = "the whole message" if parts.table is None else "the sender's row"
+        state = f"the {noun}'s row".replace("row's ", "") if self.pooled else state
+        values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
+        names = [value.name or ("the model" if value.live else "the graph") for value in values]
+        origin = " × ".join(dict.fromkeys(names)) or "the sum itself"
+        return how, f"α = {words}, h = {state}", origin + after
+
+    def _relation(self, block: Block, graph: TypedGraph) -> str:
+        """The relation whose edges a sum goes over, if the record shows one."""
+        reduction = block.site.reduction
+        if block.kind is not None and reduction.relations is not None:
+            itself = f"{graph.node_type} to itself"
+            return " ".join(list(graph.edges)[block.kind]) if block.kind >= 0 else itself
+        matrix = [] if reduction.matrix is None else [reduction.matrix]
+        leaves = set(map(id, self.analysis.leaves(matrix)))
+        relations = [relation for relation, edges in graph.edges.items() if id(edges) in leaves]
+        if len(relations) == 1:
+            return " ".join(relations[0])
+        sources = block.sources[block.sources >= 0]
+        kinds = {graph.kind_of(int(end)) for end in sources.aminmax()} if len(sources) else set()
+        return f"{kinds.pop()} to {graph.node_type}" if len(kinds) == 1 else ""
 
 
 def _outer(name: str) -> str:
     """A convolution's name without the relation's at its end: ``conv2`` or ``convs.1``."""
     parts = [part for part in name.split(".") if "__" not in part]
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "convs" else parts)
-
-
-def _named(
-    analysis: Analysis, modules: Mapping[str, nn.Module], block: Block, blocks: Sequence[Block],
-    graph: TypedGraph | None, pooled: bool,
-) -> tuple[Group, str, nn.Module | None]:  # fmt: skip
-    """The group of a block before names are told apart, its module's name, and the module."""
-    site = block.pieces[0].site
-    name, module = holder_of(modules, analysis.record.steps[site.step].module)
-    convolution = isinstance(module, MessagePassing | Aggregation)
-    kind = type(module).__name__ if convolution else _kind(analysis, site)
-    how, rule, origin = _rule(analysis, site, block, blocks, pooled)
-    if pooled:
-        kind = f"{how} pool"
-    base = name or kind
-    if graph is not None:
-        base = _relation(analysis, site, block, graph) or base
-    if site.powers is not None:
-        base = f"{name} {power_label(site.powers.coefficients)}".strip()
-    elif block.kind is not None and graph is None:
-        base = f"{base} relation {block.kind}"
-    if site.is_last_hop:
-        base, rule = f"{base} last hop", f"{rule}; {LAST_HOP}"
-    return Group(base, f"{kind}: {rule}", origin), name, module
-
-
-def _kind(analysis: Analysis, site: FinalSite) -> str:
-    if site.reduction.matrix is not None:
-        if analysis.is_spectral(site.reduction):
-            return "spectral filter"
-        return "linear attention" if site.reduction.is_attention else "matrix product"
-    return "mean" if site.reduction.mean else "sum"
-
-
-def _weighing(analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block]) -> str:
-    """How a sum weighs its messages, as the coefficients show; no answer depends on it."""
-    mean = bool(site.after) or site.reduction.mean
-    for how in ("mean", "sum") if mean else ("sum", "mean"):
-        if _are_ones(block, by_count=how == "mean"):
-            return how
-    of, site = site, site.members[0] if site.members else site
-    factors = () if site.parts is None else site.parts.factors
-    numbers = [site.reduction.matrix, *(factor.value for factor in factors)]
-    if not any(n is not None and analysis.value(n).live for n in numbers):
-        return "scaled"
-    mass = block.coefficients.new_zeros(of.reduction.size, dtype=torch.float64)
-    for one in blocks:  # relations may share a softmax
-        first = one.pieces[0]
-        if first.site is of and first.channels[:1] == block.pieces[0].channels[:1]:
-            mass.index_add_(0, one.recipients, one.coefficients.double())
-    whole = bool(((mass[mass != 0] - 1).abs() < 1e-4).all())
-    return "attention" if whole else "weighted"
 
 
 def _are_ones(block: Block, by_count: bool) -> bool:
@@ -857,52 +903,6 @@ def power_label(powers: Sequence[float]) -> str:
     if len(used) == 1 and powers[used[0]] == 1.0:
         return {0: "I", 1: "Â"}.get(used[0], "Â" + str(used[0]).translate(SUPERSCRIPT))
     return f"Σ γₖ Âᵏ, K = {len(powers) - 1}"
-
-
-def _rule(
-    analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block], pooled: bool
-) -> tuple[str, str, str]:
-    """How messages are weighed, what α and h are, and where α comes from."""
-    if site.powers is not None:
-        label = power_label(site.powers.coefficients)
-        return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
-    how, noun = _weighing(analysis, site, block, blocks), site.sender if pooled else "message"
-    words = WEIGHED[how].format(noun=noun)
-    after = " / count" if site.after or site.reduction.mean else ""
-    site = site.members[0] if site.members else site
-    parts = site.parts
-    if analysis.is_spectral(site.reduction):
-        return how, "α = the entry of U f(Λ) Uᵀ, h = the sender's row", "the model"
-    if site.reduction.is_attention:
-        return how, f"α = {words}, q · k of both ends, h = the sender's row", "the model"
-    if site.reduction.matrix is not None or parts is None:
-        assert site.reduction.matrix is not None
-        live = analysis.value(site.reduction.matrix).live
-        origin = "the model" if live else "the matrix itself"
-        words = words if live or pooled else "the matrix's entry"
-        return how, f"α = {words}, h = the row that is multiplied", origin + after
-    state = "the whole message" if parts.table is None else "the sender's row"
-    state = f"the {noun}'s row".replace("row's ", "") if pooled else state
-    values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
-    names = [value.name or ("the model" if value.live else "the graph") for value in values]
-    origin = " × ".join(dict.fromkeys(names)) or "the sum itself"
-    return how, f"α = {words}, h = {state}", origin + after
-
-
-def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGraph) -> str:
-    """The relation whose edges a sum goes over, if the record shows one."""
-    relations = list(graph.edges)
-    if block.kind is not None and site.reduction.relations is not None:
-        itself = f"{graph.node_type} to itself"
-        return " ".join(relations[block.kind]) if block.kind >= 0 else itself
-    matrix = [] if site.reduction.matrix is None else [site.reduction.matrix]
-    above = set(map(id, analysis.leaves(matrix)))
-    relations_there = [r for r, edges in graph.edges.items() if id(edges) in above]
-    if len(relations_there) == 1:
-        return " ".join(relations_there[0])
-    known = block.sources[block.sources >= 0]
-    kinds = {graph.kind_of(int(end)) for end in (known.min(), known.max())} if len(known) else set()
-    return f"{kinds.pop()} to {graph.node_type}" if len(kinds) == 1 else ""
 
 
 # Powers of an operator ---------------------------------------------------------------------------

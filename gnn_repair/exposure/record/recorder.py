@@ -476,8 +476,7 @@ class Recorder(TorchDispatchMode):
         if space is None:
             space = self.spaces.only(size)
         if space is None and size in self.sets:
-            ids = self.sets[size]
-            return NodeRows(along_axis(ids, axis, shape), bool((ids < 0).any()))
+            return NodeRows(along_axis(self.sets[size], axis, shape))
         first = self.spaces.first(space) if space is not None else self.others(size)
         return NodeRows(along_axis(torch.arange(first, first + size), axis, shape))
 

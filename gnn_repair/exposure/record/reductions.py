@@ -34,21 +34,17 @@ class NodeRows:
     """The node behind every element of a tensor."""
 
     ids: Tensor
-    """int64, of the tensor's shape; −1: no node."""
-    partial: bool = False
-    """Whether some elements are no node's (padding, empty rows of a dense batch)."""
+    """int64, of the tensor's shape; −1: no node, as in padding."""
 
     def viewed(self, view: Callable[[Tensor], Tensor]) -> NodeRows:
         """After an operation that only moves or repeats elements."""
-        return NodeRows(view(self.ids), self.partial)
+        return NodeRows(view(self.ids))
 
     def varies(self, axis: int) -> bool:
         """Whether different nodes stand along an axis."""
         if self.ids.stride(axis) == 0 or self.ids.shape[axis] < 2:
             return False
         shown = distinct(self.ids, keep=axis)
-        if not self.partial:
-            return bool((shown != shown.narrow(axis, 0, 1)).any())
         return bool(((shown != shown.amax(axis, keepdim=True)) & (shown >= 0)).any())
 
     def along(self, axis: int) -> Tensor | None:
@@ -57,7 +53,7 @@ class NodeRows:
         if moved.numel() == 0:
             return None if len(moved) else moved.new_empty(0)
         shown = moved.reshape(len(moved), -1)
-        first = shown.amax(1) if self.partial else shown[:, 0]
+        first = shown.amax(1)
         if shown.shape[1] != 1 and bool(((shown != first.unsqueeze(1)) & (shown >= 0)).any()):
             return None
         return first
@@ -69,10 +65,11 @@ class NodeRows:
             if ids.shape[axis] == 0:
                 sizes = [1 if a == axis else size for a, size in enumerate(ids.shape)]
                 ids = ids.new_full(sizes, -1)
-            else:
-                several = self.partial  # of no node and the one
-                ids = ids.amax(axis, keepdim=True) if several else ids.narrow(axis, 0, 1)
-        return NodeRows(ids.expand(tuple(shape)), self.partial)
+            elif ids.stride(axis) == 0:
+                ids = ids.narrow(axis, 0, 1)
+            else:  # the node, also where it is not behind all of them
+                ids = distinct(ids, keep=axis).amax(axis, keepdim=True)
+        return NodeRows(ids.expand(tuple(shape)))
 
     def transposed(self) -> NodeRows:
         """The same of a transposed matrix, or batch of them."""
@@ -98,10 +95,7 @@ def same(left: Tensor, right: Tensor) -> bool:
     """Whether two index tensors of one shape hold the same nodes."""
     if left.data_ptr() == right.data_ptr() and left.stride() == right.stride():
         return True
-    for axis in range(left.dim()):
-        if left.stride(axis) == 0 and right.stride(axis) == 0 and left.shape[axis] > 1:
-            left, right = left.narrow(axis, 0, 1), right.narrow(axis, 0, 1)
-    return bool((left == right).all())
+    return bool((distinct(left) == distinct(right)).all())
 
 
 def union(parts: Sequence[Sequence[NodeRows]]) -> tuple[NodeRows, ...]:
@@ -111,11 +105,10 @@ def union(parts: Sequence[Sequence[NodeRows]]) -> tuple[NodeRows, ...]:
         for number, other in enumerate(kept):
             if same(rows.ids, other.ids):
                 break
-            if rows.partial or other.partial:
-                joined = _filled(rows.ids, other.ids)
-                if joined is not None:
-                    kept[number] = NodeRows(joined, rows.partial and other.partial)
-                    break
+            joined = _filled(rows.ids, other.ids)
+            if joined is not None:
+                kept[number] = NodeRows(joined)
+                break
         else:
             kept.append(rows)
     return tuple(kept)
@@ -123,9 +116,10 @@ def union(parts: Sequence[Sequence[NodeRows]]) -> tuple[NodeRows, ...]:
 
 def _filled(left: Tensor, right: Tensor) -> Tensor | None:
     """Both together where neither contradicts the other."""
+    shape, left, right = left.shape, distinct(left), distinct(right)
     if bool(((left != right) & (left >= 0) & (right >= 0)).any()):
         return None
-    return torch.where(left < 0, right, left)
+    return torch.where(left < 0, right, left).expand(shape)
 
 
 def reshaped(ids: Tensor, shape: Sequence[int]) -> Tensor:
@@ -162,11 +156,10 @@ def rows_after_write(
 
 def compact(ids: Tensor) -> NodeRows:
     """An index that is the same along the last axis, not written out."""
-    partial = bool((ids < 0).any())
     last = ids.dim() - 1
     if last >= 1 and ids.numel() and bool((ids == ids.narrow(last, 0, 1)).all()):
-        return NodeRows(ids.narrow(last, 0, 1).clone().expand(ids.shape), partial)
-    return NodeRows(ids.clone(), partial)
+        return NodeRows(ids.narrow(last, 0, 1).clone().expand(ids.shape))
+    return NodeRows(ids.clone())
 
 
 def axes_of(dims: Any, count: int) -> list[int]:
@@ -376,7 +369,7 @@ def _view(apply: Callable[..., Any]) -> Callable[[OpContext], list[Behind]]:
             shown = apply(rows.ids, *c.args[1:], **c.kwargs)
             several = shown if isinstance(shown, list | tuple) else [shown]
             for place, ids in enumerate(several):
-                made[place].append(NodeRows(ids, rows.partial))
+                made[place].append(NodeRows(ids))
         return [tuple(rows) for rows in made]
 
     return after
@@ -433,8 +426,7 @@ def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
                 torch.full((1,), -1).expand(part.shape) if rows is None else rows.ids
                 for part, rows in zip(parts, known, strict=True)
             ]
-            partial = any(rows is None or rows.partial for rows in known)
-            made.append(NodeRows(_compact(ids, lambda some: join(some, dim), c.out.shape), partial))
+            made.append(NodeRows(_compact(ids, lambda some: join(some, dim), c.out.shape)))
         return [tuple(made)]
 
     return after
@@ -484,8 +476,8 @@ def _taken(rows: NodeRows, dim: int, index: Tensor, shape: Sequence[int]) -> Nod
     if nodes is not None and (index.dtype != torch.bool or index.dim() == 1):
         flat = nodes[index]
         places = [1] * dim + list(flat.shape) + [1] * (ids.dim() - dim - 1)
-        return NodeRows(flat.reshape(places).expand(tuple(shape)), rows.partial)
-    return NodeRows(ids[(slice(None),) * dim + (index,)], rows.partial)
+        return NodeRows(flat.reshape(places).expand(tuple(shape)))
+    return NodeRows(ids[(slice(None),) * dim + (index,)])
 
 
 def _index(c: OpContext) -> list[Behind]:
@@ -494,7 +486,7 @@ def _index(c: OpContext) -> list[Behind]:
     if len(used) == 1:
         return _picked(c, table, used[0], indices[used[0]])
     picks = tuple(slice(None) if index is None else index for index in indices)
-    known = [NodeRows(rows.ids[picks], rows.partial) for rows in c.rows(table)]
+    known = [rows.viewed(lambda ids: ids[picks]) for rows in c.rows(table)]
     if used == list(range(table.dim())):  # every number is also of the nodes that pick it
         chosen = [r.spread(c.out.shape) for p in used for r in c.rows(indices[p])]
         return [union([known, chosen])]
@@ -503,7 +495,7 @@ def _index(c: OpContext) -> list[Behind]:
 
 def _gather(c: OpContext) -> list[Behind]:
     dim, index = c.args[1], c.args[2]
-    known = [NodeRows(r.ids.gather(dim, index), r.partial) for r in c.rows(c.args[0])]
+    known = [rows.viewed(lambda ids: ids.gather(dim, index)) for rows in c.rows(c.args[0])]
     return [union([known, c.rows(index)])]
 
 
@@ -519,8 +511,7 @@ def _written(c: OpContext, write: Callable[[Tensor, Tensor], Tensor], values: An
     made = []
     for rows in new:
         ids = base[0].ids.clone() if base else torch.full(tuple(c.out.shape), -1)
-        ids = write(ids.contiguous(), rows.ids)
-        made.append(NodeRows(ids, bool((ids < 0).any())))
+        made.append(NodeRows(write(ids.contiguous(), rows.ids)))
     return [tuple(made)]
 
 
@@ -934,7 +925,7 @@ def _added_product(c: OpContext) -> list[Behind]:
 def _mv(c: OpContext) -> list[Behind]:
     matrix, vector = c.args
     if not any(rows.varies(0) for rows in c.rows(vector)):
-        return [tuple(NodeRows(r.ids[:, 0], r.partial) for r in c.rows(matrix) if not r.varies(1))]
+        return [tuple(NodeRows(r.ids[:, 0]) for r in c.rows(matrix) if not r.varies(1))]
     c.step.mixes = True
     nodes = [rows for rows in c.rows(vector) if c.are_nodes(rows)]
     if nodes:
@@ -1056,7 +1047,7 @@ def _side_by_side(outer: Sequence[NodeRows]) -> list[NodeRows] | None:
         starts = [0, *(other.nonzero().view(-1) + 1).tolist()]
         if len(starts) > SIDE_BY_SIDE or not rows.varies(0):
             return None
-        columns += [NodeRows(rows.ids[..., start : start + 1], rows.partial) for start in starts]
+        columns += [NodeRows(rows.ids[..., start : start + 1]) for start in starts]
     return columns
 
 
@@ -1074,11 +1065,9 @@ def _outer_rows(
 
 
 def _pad(c: OpContext) -> list[Behind]:
-    made = []
-    for rows in c.rows(c.args[0]):
-        ids = torch.constant_pad_nd(rows.ids, list(c.args[1]), -1)
-        made.append(NodeRows(ids, True))
-    return [tuple(made)]
+    padding = list(c.args[1])
+    behind = c.rows(c.args[0])
+    return [tuple(r.viewed(lambda t: torch.constant_pad_nd(t, padding, -1)) for r in behind)]
 
 
 def _into(write: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
