@@ -221,7 +221,7 @@ class Analysis:
         root, _ = self.unmoved(number)
         step, value = self.maker(root), self.value(root)
         if step is not None:
-            scaled = step.name in ("mul", "div") and isinstance(step.args[0], Ref)
+            scaled = step.name in ("mul", "div")
             return scaled and self._is_in_basis(step.args[0].number, size)
         square = tuple(value.shape) == (size, size)
         return square and value.tensor is not None and is_basis(value.tensor)
@@ -230,45 +230,43 @@ class Analysis:
         """Read no linear attention as sums any more; whether any was."""
         for place, mixes in self.attention.items():
             self.record.steps[place].reduction, self.record.steps[place].mixes = None, mixes
-        known, self.linear, self.attention = bool(self.attention), False, {}
-        return known
+        was_read, self.linear, self.attention = bool(self.attention), False, {}
+        return was_read
 
     def _linear_attention(self, step: RecordedStep, size: int) -> Reduction | None:
         left, right = (argument.number for argument in step.args)
         shape, factor = self.value(left).shape, 1.0
         if shape[-2] != size or prod(shape[:-2]) * size**2 > LINEAR_ATTENTION:
             return None
-        root, place = self.seen_through(right, self.value(right).shape)
+        root, places = self.seen_through(right, self.value(right).shape)
         inner, between = self.maker(root), None
         while inner is not None and inner.name in ("mul", "div"):
-            if not isinstance(inner.args[0], Ref):
-                return None
             product = inner.args[0].number
             if isinstance(inner.args[1], Ref):
                 pair = self._by_row(inner) if between is None else None
-                if pair is None or not torch.equal(place.view(-1), torch.arange(place.numel())):
+                if pair is None or not torch.equal(places.view(-1), torch.arange(places.numel())):
                     return None
                 product, between = pair
             else:
                 number = float(inner.args[1])
                 factor = factor * number if inner.name == "mul" else factor / number
             root, before = self.seen_through(product, self.value(root).shape)
-            place, inner = before.reshape(-1)[place], self.maker(root)
+            places, inner = before.reshape(-1)[places], self.maker(root)
         if inner is None or inner.name not in ("mm", "bmm") or inner.reduction is not None:
             return None
-        plain = torch.arange(place.numel()).view(self.value(root).shape)
-        turned = place.shape != plain.shape or not torch.equal(place, plain)
-        if turned and (place.shape != plain.mT.shape or not torch.equal(place, plain.mT)):
+        plain = torch.arange(places.numel()).view(self.value(root).shape)
+        turned = not torch.equal(places, plain)
+        if turned and not torch.equal(places, plain.mT):
             return None
-        one, two = (argument.number for argument in inner.args)
-        senders, also = self.nodes_along(one, -1), self.nodes_along(two, -2)
-        known = senders is not None and also is not None and torch.equal(senders, also)
-        own = self.nodes_along(left, -2)
-        if not known or senders is None or own is None:
+        first, second = (argument.number for argument in inner.args)
+        senders, others = self.nodes_along(first, -1), self.nodes_along(second, -2)
+        recipients = self.nodes_along(left, -2)
+        if senders is None or others is None or recipients is None:
             return None
-        if not torch.equal(own.sort().values, torch.arange(size)):
+        everyone = torch.equal(recipients.sort().values, torch.arange(size))
+        if not everyone or not torch.equal(senders, others):
             return None
-        message, across = (one, two) if turned else (two, one)
+        message, across = (first, second) if turned else (second, first)
         nodes = senders.unsqueeze(1).expand(*shape[:-2], len(senders), 1)
         return Reduction(
             message, matrix=left, across=across, between=between, turned=turned, size=size,
@@ -280,8 +278,8 @@ class Analysis:
         """A table and the number per row that multiplies it, where an operation does so."""
         shape = self.value(step.result).shape
         for one, two in (step.args, step.args[::-1]):
-            whole, own = self.value(one.number).shape == shape, self.value(two.number).shape
-            if step.name == "mul" and whole and own[-1:] in ((), (1,)) and shape[-1] > 1:
+            whole, sizes = self.value(one.number).shape == shape, self.value(two.number).shape
+            if step.name == "mul" and whole and sizes[-1:] in ((), (1,)) and shape[-1] > 1:
                 return one.number, two.number
         return None
 
@@ -291,8 +289,8 @@ class Analysis:
 
     def is_spectral(self, reduction: Reduction) -> bool:
         """Whether it is a filter U f Uᵀ in a basis that is given, no attention."""
-        given = None if reduction.across is None else self.value(self.root(reduction.across))
-        tensor = None if given is None or given.step >= 0 else given.tensor
+        value = None if reduction.across is None else self.value(self.root(reduction.across))
+        tensor = None if value is None or value.step >= 0 else value.tensor
         if tensor is None or tensor.dim() != 2:
             return False
         return is_basis(tensor if tensor.shape[0] >= tensor.shape[1] else tensor.mT)
@@ -301,8 +299,8 @@ class Analysis:
         """[n] the nodes along an axis of a value, where one of those behind it changes there."""
         value = self.value(number)
         axis = axis % len(value.shape)
-        several = [rows for rows in value.rows if rows.varies(axis)]
-        return several[0].along(axis) if len(several) == 1 else None
+        varying = [rows for rows in value.rows if rows.varies(axis)]
+        return varying[0].along(axis) if len(varying) == 1 else None
 
     @staticmethod
     def _base(step: RecordedStep) -> list[int]:
@@ -335,12 +333,12 @@ class Analysis:
         nodes = rows[0].along(axis)
         if nodes is None or (self.pooled and self.centres is None):
             return None
-        own = torch.where((nodes >= 0) & (nodes < size), nodes, -1)
+        recipients = torch.where((nodes >= 0) & (nodes < size), nodes, -1)
         if self.centres is not None:
             graph = nodes.new_full((int(max(nodes.max(), self.centres.max())) + 1,), -1)
             graph[self.centres] = torch.arange(size)
-            own = torch.where(nodes < 0, -1, graph[nodes])
-        return own if int((own >= 0).sum()) == size else None
+            recipients = torch.where(nodes < 0, -1, graph[nodes])
+        return recipients if int((recipients >= 0).sum()) == size else None
 
     def _centres(self, size: int) -> Tensor | None:
         """[B] the node whose row each graph's output is made of, where no rows are pooled."""
@@ -367,11 +365,10 @@ class Analysis:
             number = self._row(part.number)
             maker = self.value(number).step
             while maker >= 0 and self._single(maker) is None:
-                first = self.record.steps[maker].args[:1]
-                divided = self.record.steps[maker].name in ("mul", "div") and first
-                if not divided or not isinstance(first[0], Ref):
+                scaled = self.record.steps[maker]
+                if scaled.name not in ("mul", "div"):
                     return ()
-                maker = self.value(self.root(first[0].number)).step
+                maker = self.value(self.root(scaled.args[0].number)).step
             reduction = self._single(maker) if maker >= 0 else None
             if reduction is None or reduction.size != count:
                 return ()
@@ -382,7 +379,7 @@ class Analysis:
         return tuple(sites)
 
     def _row(self, number: int) -> int:
-        """The value itself, also before its only row was picked."""
+        """The value before it was moved or copied, and before its only row was picked."""
         step = self.maker(number := self.root(number))
         if step is None or step.name != "select":
             return number
@@ -441,12 +438,13 @@ class Analysis:
             step = self.record.steps[place]
             if place in final or step.mixes:
                 return self._base(step)
-            known = [(count(out), len(self.value(out).rows)) for out in step.outs]
-            alone = self.centres is None
-            if self.pooled and alone and any(own == several > 0 for own, several in known):
+            counts = [(count(out), len(self.value(out).rows)) for out in step.outs]
+            alone = any(nodes == kinds > 0 for nodes, kinds in counts)
+            if self.pooled and self.centres is None and alone:
                 movers.add(place)  # a node's row beside the pooled ones
                 return ()
-            if any(own > 1 for own, _ in known) and all(count(read) < 2 for read in step.inputs):
+            several = any(nodes > 1 for nodes, _ in counts)
+            if several and all(count(read) < 2 for read in step.inputs):
                 moved = (
                     p for p in self.ancestors(step.inputs) if self.record.steps[p].name in MOVERS
                 )
@@ -467,8 +465,8 @@ class Analysis:
         What they give is held. ``outputs``: other values in the place of the output.
         """
         reached = self.descendants(sites) & (self.ancestors(outputs) if outputs else self.needed)
-        own = set().union(*(site.sums for site in sites))
-        return sorted(p for p in reached - own if self.record.steps[p].mixes)
+        sums = set().union(*(site.sums for site in sites))
+        return sorted(p for p in reached - sums if self.record.steps[p].mixes)
 
     def leaves(self, values: Iterable[int]) -> list[Tensor | None]:
         """The tensors that were there before the run and that values depend on."""
@@ -505,7 +503,7 @@ class Analysis:
         ]  # fmt: skip
 
     def _is_size(self, step: RecordedStep) -> bool:
-        """Whether what is looked at are whole numbers of rows that were picked, as a pool does."""
+        """Whether Python sees how many rows were picked, as a pool that keeps some nodes does."""
 
         def follow(place: int) -> Iterable[int]:
             return [n for n in self.record.steps[place].inputs if not self.value(n).floating]
@@ -515,7 +513,7 @@ class Analysis:
         return whole and any(self.record.steps[p].name in GATHERS | {"sort"} for p in places)
 
     def _only_finite(self, step: RecordedStep) -> bool:
-        """Whether what is looked at only says that numbers are finite, which all of them are."""
+        """Whether Python only asks if numbers are finite: they are, whatever the weights."""
         steps = self.record.steps
 
         def follow(place: int) -> Iterable[int]:
@@ -531,17 +529,17 @@ class Analysis:
 
     def range_of(self, argument: Any) -> tuple[float, float]:
         """Between what numbers lie by how they are made; those of the graph alone are weights."""
-        known = self.constant(argument)
-        if known is not None or not isinstance(argument, Ref):
-            return (known, known) if known is not None else ANY
+        fixed = self.constant(argument)
+        if fixed is not None or not isinstance(argument, Ref):
+            return (fixed, fixed) if fixed is not None else ANY
         number = argument.number
         if number not in self._ranges:
-            value, step, made = self.value(number), self.maker(number), ANY
+            value, step, interval = self.value(number), self.maker(number), ANY
             if not value.live or not value.floating:
-                made = POSITIVE
+                interval = POSITIVE
             elif step is not None and (step.name in RANGES or step.name in FOLLOWED):
-                made = RANGES.get(step.name) or self._range(step)
-            self._ranges[number] = made
+                interval = RANGES.get(step.name) or self._range(step)
+            self._ranges[number] = interval
         return self._ranges[number]
 
     def _is_square(self, args: Sequence[Any]) -> bool:
@@ -552,15 +550,16 @@ class Analysis:
 
     def _range(self, step: RecordedStep) -> tuple[float, float]:
         args = step.args
-        several = args[0] if isinstance(args[0], tuple) else args
-        numbers = (n for n in several if not isinstance(n, bool))  # accumulate=True is none
+        arguments = args[0] if isinstance(args[0], tuple) else args
+        numbers = (n for n in arguments if not isinstance(n, bool))  # accumulate=True is none
         inner = [self.range_of(n) for n in numbers if isinstance(n, Ref | int | float)]
         (a, b), (c, d) = (*inner, ANY, ANY)[:2]
-        hull = min(low for low, _ in inner), max(high for _, high in inner)
+        joined = inner[step.name == "where" :]  # but for the mask
+        hull = min(low for low, _ in joined), max(high for _, high in joined)
         match step.name:
             case name if name in PICKED:
                 return a, b
-            case "cat" | "stack":
+            case "cat" | "stack" | "where":
                 return hull
             case name if name in ADDED_UP:
                 added = inner if name.endswith("add") else inner[:1]
@@ -593,8 +592,6 @@ class Analysis:
                 )
             case "maximum":
                 return max(a, c), max(b, d)
-            case "where":
-                return min(x for x, _ in inner[1:]), max(x for _, x in inner[1:])
             case "masked_fill" | "scatter" | "index_put" | "index_copy" | "copy":
                 return min(a, inner[-1][0], 0.0), inf
         return ANY
@@ -609,7 +606,7 @@ class Analysis:
         passed = list[int]()
         while True:
             step = self.maker(number)
-            if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
+            if step is None or step.name not in MOVES | SAME:
                 return number, passed
             passed.append(number)
             number = step.args[0].number
@@ -632,8 +629,8 @@ class Analysis:
         if isinstance(argument, int | float):
             return float(argument)
         kept = self.value(argument.number).tensor if isinstance(argument, Ref) else None
-        one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
-        return float(kept) if one and kept is not None else None
+        is_single = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
+        return float(kept) if is_single and kept is not None else None
 
     def linear_terms(self, step: RecordedStep) -> list[tuple[float, int]]:
         """The numbers and values of which an operation adds up the products; none: it does not."""
@@ -695,7 +692,10 @@ class Analysis:
         return (mask.number, rows.number, holds) if truth else None
 
     def divisor(self, number: int, divides: bool) -> int | None:
-        """The sum that numbers divide by, but for a guard against zero; ``divides``: not times."""
+        """The operation whose sum divides, but for guards against zero; None: there is none.
+
+        ``divides``: whether the numbers themselves do, or else multiply.
+        """
         while (step := self.maker(number := self.root(number))) is not None:
             if step.reduction is not None:
                 return self.value(number).step if divides else None
@@ -728,9 +728,9 @@ class Analysis:
             if self.value(step.args[0].number).shape[-1:] == (1,):
                 number, passed = inner, [*passed, number, *before]
         steps = [(self.record.steps[self.value(n).step], self.value(n).shape) for n in passed[::-1]]
-        pushes = [_mover(step, own) for step, own in steps if step.name not in SAME]
-        own = self.value(number).shape
-        places = torch.arange(prod(own)).view(own)
+        pushes = [_mover(step, sizes) for step, sizes in steps if step.name not in SAME]
+        sizes = self.value(number).shape
+        places = torch.arange(prod(sizes)).view(sizes)
         return number, move_along(pushes, places).expand(tuple(shape))
 
     def descendants(self, sites: Sequence[FinalSite]) -> set[int]:
@@ -879,11 +879,11 @@ def _looked_up(
     if gathered is None:
         return None
     table, axis, index = gathered
-    inner = analysis.value(table).shape
-    own = [size for a, size in enumerate(inner) if a != axis]
-    count = len(shape) - len(inner) + 1
-    each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
-    channels = move_along(parts.pushes, each.expand(shape))
+    table_shape = analysis.value(table).shape
+    widths = [size for a, size in enumerate(table_shape) if a != axis]
+    count = len(shape) - len(table_shape) + 1
+    places = torch.arange(prod(widths)).view(*widths[:axis], *[1] * count, *widths[axis:])
+    channels = move_along(parts.pushes, places.expand(shape))
     return replace(parts, table=table, index=index, axis=axis, channels=channels)
 
 
@@ -1049,7 +1049,7 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
 
 def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
     """The site behind a view that lays out the rows of a recipient, if one alone reads the sum."""
-    total, number, factor = site.reduction.size, site.value, site.reduction.factor
+    total, number = site.reduction.size, site.value
     shape = analysis.value(number).shape
     if site.axis is None or total < 2 * size or prod(shape[: site.axis]) > 1:
         return site
@@ -1058,9 +1058,7 @@ def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
         if reader.args[:1] != (Ref(number),):
             return site
         number, before, shape = reader.result, shape, analysis.value(reader.result).shape
-        if reader.name in ("mul", "div") and isinstance(reader.args[1], int | float):
-            factor *= reader.args[1] if reader.name == "mul" else 1 / reader.args[1]
-        elif reader.name in MOVES:
+        if reader.name in MOVES:
             if not _mover(reader, shape)(torch.empty(before, device="meta")).is_contiguous():
                 return site
         elif reader.name not in SAME:
@@ -1068,10 +1066,7 @@ def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
         for axis in (1, 0) if reader.name in VIEWS else ():
             rows = analysis.rows_along(number, axis, size) if len(shape) > axis else None
             if is_stack(shape, axis, total) and (shape[axis] == size or rows is not None):
-                return replace(
-                    site, value=number, axis=axis, rows=rows, stack=total // shape[axis],
-                    reduction=replace(site.reduction, factor=factor),
-                )  # fmt: skip
+                return replace(site, value=number, axis=axis, rows=rows, stack=total // shape[axis])
     return site
 
 
@@ -1098,24 +1093,24 @@ def _attention_site(analysis: Analysis, place: int, reduction: Reduction) -> Fin
     other, shape = reader.args[1].number, analysis.value(number).shape
     if place in analysis.ancestors([other]) or analysis.value(reader.result).shape != shape:
         return site
-    root, shown = analysis.seen_through(other, shape)
+    root, positions = analysis.seen_through(other, shape)
     unit = numbers // width  # heads one after another, recipients in each
     owner = NodeRows(unit % size)
     axes = [a for a in range(len(shape)) if shape[a] == size and owner.along(a) is not None]
     each = torch.empty(prod(heads) * size, dtype=torch.long)
-    each[unit.reshape(-1)] = shown.reshape(-1)
-    if not axes or not torch.equal(each[unit], shown):
+    each[unit.reshape(-1)] = positions.reshape(-1)
+    if not axes or not torch.equal(each[unit], positions):
         return site
     site = replace(site, value=reader.result, axis=axes[0])
-    after, first = Factor(root, True, site.flat(shown)), site.flat(numbers)[0]
+    after, first = Factor(root, True, site.flat(positions)), site.flat(numbers)[0]
     return replace(site, after=(after,), layout=(first // width // size) * width + first % width)
 
 
 def _divides_by_count(reader: RecordedStep, number: int, reduction: Reduction) -> bool:
     """Whether the sum of a single recipient is divided by how many messages it has: a mean."""
     alone = reduction.size == 1 and reduction.recipients is not None and not reduction.mean
-    shown = alone and reader.name == "div" and reader.args[0] == Ref(number)
-    divisor = reader.args[1] if shown else None
+    divides = alone and reader.name == "div" and reader.args[0] == Ref(number)
+    divisor = reader.args[1] if divides else None
     count = reduction.recipients.numel() if reduction.recipients is not None else 0
     return isinstance(divisor, int | float) and divisor == count > 1
 
@@ -1128,7 +1123,7 @@ def _factor_of_recipients(
     if reader.name not in ("mul", "div") or len(reader.args) != 2:
         return None
     left, right = reader.args
-    if not isinstance(left, Ref) or not isinstance(right, Ref) or left.number == right.number:
+    if not isinstance(right, Ref) or left == right:
         return None
     other = right.number if left.number == number else left.number
     shape = analysis.value(number).shape
@@ -1343,7 +1338,11 @@ class Filters:
         every = {self.hops[value].site.step for value in chain if value in self.hops}
         outer = [n for p in final if p not in every for n in self.analysis.feeding(p)]
         earlier = self.analysis.ancestors(outer)  # layers before another final sum: held
-        chain = {v: own for v, own in chain.items() if self.analysis.value(v).step not in earlier}
+        chain = {
+            v: convolution
+            for v, convolution in chain.items()
+            if self.analysis.value(v).step not in earlier
+        }
         hops = [self.hops[value] for value in chain if value in self.hops]
         if len(hops) < 2 or all(len(other.powers) < 3 for other, _ in chain.values()):
             return []
@@ -1357,12 +1356,12 @@ class Filters:
             if outside and value in reached:
                 powers = Powers(other.powers, form.base, sums, scale=hop.scale)
                 exits.append(replace(hop.site, value=value, powers=powers, base=None))
-        own = self.holder(form.hop.site.step)
+        convolution = self.holder(form.hop.site.step)
         first = {
             r for r in self.analysis.readers.get(form.base, ())
-            if r not in inside and self.holder(r) == own
+            if r not in inside and self.holder(r) == convolution
         }  # fmt: skip
-        if first and own and form.base in reached:
+        if first and convolution and form.base in reached:
             powers = Powers((1.0,), form.base, sums, frozenset(first))
             exits.insert(0, replace(form.hop.site, value=form.base, powers=powers, base=None))
         return exits

@@ -287,9 +287,9 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
         bool((s.view(-1, last) != s.view(-1, last)[:, :1]).any()) for s in sample
     )
     keys = torch.stack([torch.zeros_like(stacks) if inner else stacks, *sample])
-    _, block_of = keys.unique(dim=1, return_inverse=True)
-    count = int(block_of.max()) + 1 if block_of.numel() else 0
-    order = [int((block_of == b).nonzero()[0]) for b in range(count)]
+    channels_of: dict[tuple[int, ...], list[int]] = {}
+    for channel, key in enumerate(keys.t().tolist()):
+        channels_of.setdefault(tuple(key), []).append(channel)
     states, rows, by_entry = _states(parts, kept, axes, entries)
     if not states.is_floating_point():  # as comparisons that are counted
         states = states.to(analysis.value(reduction.message).dtype)
@@ -300,10 +300,10 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)
     blocks = []
-    for b in sorted(range(count), key=lambda b: order[b]):
-        channels = (block_of == b).nonzero().view(-1)
-        alpha = _coefficients(parts, kept, axes, order[b], states.dtype, entries)
-        alpha = _scaled(alpha, after, recipients, order[b])
+    for several in channels_of.values():
+        channels, first = torch.tensor(several), several[0]
+        alpha = _coefficients(parts, kept, axes, first, states.dtype, entries)
+        alpha = _scaled(alpha, after, recipients, first)
         own = states if len(channels) == width else states[:, channels]
         if any(kept[factor.value].dtype == torch.bool for factor in parts.factors):
             read = torch.zeros(len(own), dtype=torch.bool).index_fill(0, rows[alpha != 0], True)
@@ -327,15 +327,12 @@ def _blocks_of_filter(
     for hop in hops:
         channels = hop.pieces[0].channels if len(hops) > 1 else torch.arange(states.shape[1])
         piece = SiteChannels(site, channels)
-        if blocks and torch.equal(hop.coefficients, hops[0].coefficients):
-            blocks.append(replace(blocks[0], pieces=(piece,), states=states[:, channels]))
-            continue
         recipients, rows, alpha = polynomial(
             hop.recipients, hop.rows, hop.coefficients / site.powers.scale, site.reduction.size,
             site.powers.coefficients,
         )  # fmt: skip
-        own = states[:, channels] if len(hops) > 1 else states
-        blocks.append(Block((piece,), recipients, rows, alpha, own, rows, False))
+        block_states = states[:, channels] if len(hops) > 1 else states
+        blocks.append(Block((piece,), recipients, rows, alpha, block_states, rows, False))
     return blocks
 
 
@@ -348,16 +345,16 @@ def _of_recipients(
     """
     if site.rows is not None:
         block = replace(block, recipients=site.rows[block.recipients])
-    own = block.recipients >= 0 if chosen is None else chosen & (block.recipients >= 0)
-    absent = (own & (block.sources < 0) & known).nonzero().view(-1)
+    is_kept = block.recipients >= 0 if chosen is None else chosen & (block.recipients >= 0)
+    absent = (is_kept & (block.sources < 0) & known).nonzero().view(-1)
     if len(absent):
         size = site.reduction.size if site.rows is None else int(site.rows.max()) + 1
         rest = block.states.new_zeros(size, block.states.shape[1])
         added = block.coefficients[absent].unsqueeze(1) * block.states[block.rows[absent]]
         rest.index_add_(0, block.recipients[absent], added)
         block = replace(block, pieces=(replace(block.pieces[0], rest=rest),))
-        own[absent] = False
-    kept = own.nonzero().view(-1)
+        is_kept[absent] = False
+    kept = is_kept.nonzero().view(-1)
     if len(kept) == len(block.sources):
         return block
     parts = {n: getattr(block, n)[kept] for n in ("recipients", "sources", "coefficients", "rows")}
@@ -379,9 +376,9 @@ def _unstacked(block: Block, site: FinalSite, width: int) -> Iterator[Block]:
         rest = piece.rest
         if rest is not None:
             rest = rest[k * size : (k + 1) * size] if site.axis else rest[k::count]
-        own = replace(piece, site=site, channels=piece.channels + k * width, rest=rest)
-        one = replace(block, pieces=(own,), recipients=recipients)
-        yield _of_recipients(one, site, False, number == k)
+        row_piece = replace(piece, site=site, channels=piece.channels + k * width, rest=rest)
+        row_block = replace(block, pieces=(row_piece,), recipients=recipients)
+        yield _of_recipients(row_block, site, False, number == k)
 
 
 def _after(site: FinalSite, kept: Mapping[int, Tensor], recipients: Tensor) -> Tensor | None:
@@ -439,11 +436,11 @@ def _coefficients(
     total = torch.full((entries,), parts.scale, dtype=dtype)
     # Masks come last: they may be there for what is infinite.
     for factor in sorted(parts.factors, key=lambda f: kept[f.value].dtype == torch.bool):
-        shown = _to_entries(factor.place, axes)
-        rest = shown.shape[len(axes) :]
+        places = _to_entries(factor.place, axes)
+        rest = places.shape[len(axes) :]
         where = torch.unravel_index(torch.tensor(channel), rest) if rest else ()
-        place: Any = (..., *[int(w) for w in where])
-        numbers = shown[place].reshape(-1)
+        index: Any = (..., *[int(w) for w in where])
+        numbers = places[index].reshape(-1)
         values = kept[factor.value].reshape(-1)[numbers]
         if values.dtype == torch.bool:
             total = torch.where(values ^ factor.negated, total, 0.0)
@@ -474,8 +471,8 @@ def _product_blocks(site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
         after = _after(site, kept, recipients)
         alpha = _scaled(values.to(table.dtype), after, recipients, int(channels[0]))
         piece, batched = SiteChannels(site, channels), reduction.batched
-        own = Block((piece,), recipients, sources, alpha, table, rows, batched)
-        return _of_recipients(own, site, batched)
+        weighed = Block((piece,), recipients, sources, alpha, table, rows, batched)
+        return _of_recipients(weighed, site, batched)
 
     ids, linear = reduction.sources, reduction.is_attention
     if reduction.batched:  # [B, K, n] · [B, n, d]: row k of matrix b weighs the rows of table b
@@ -489,13 +486,13 @@ def _product_blocks(site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
         return [block(_entries(matrix, linear), table, channels, ids)]
     shared = all(after.place.dim() == 1 for after in site.after)
     if shared and bool((matrix == matrix[:1]).all()):  # one matrix, several tables
-        beside = table.movedim(0, 1).flatten(1)
+        joined = table.movedim(0, 1).flatten(1)
         return [
-            block(_entries(matrix[0], linear), beside, channels, None if ids is None else ids[0])
+            block(_entries(matrix[0], linear), joined, channels, None if ids is None else ids[0])
         ]
     return [
-        block(_entries(matrix[b], linear), table[b], own, None if ids is None else ids[b])
-        for b, own in enumerate(channels.split(width))
+        block(_entries(matrix[b], linear), table[b], weighed, None if ids is None else ids[b])
+        for b, weighed in enumerate(channels.split(width))
     ]
 
 
@@ -542,8 +539,13 @@ def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tens
 def keep_sender_type(block: Block, graph: TypedGraph) -> Block:
     """The block with the states of its senders' type alone, where those of several lie together."""
     site, shift = block.site, block.sources - block.rows
-    one = len(shift) > 0 and bool((shift == shift[0]).all())
-    if block.by_entry or site.reduction.matrix is not None or site.powers is not None or not one:
+    is_shifted = len(shift) > 0 and bool((shift == shift[0]).all())
+    if (
+        block.by_entry
+        or site.reduction.matrix is not None
+        or site.powers is not None
+        or not is_shifted
+    ):
         return block
     kind = graph.kind_of(int(block.sources[0]))
     first = graph.first(kind) - int(shift[0])
@@ -579,11 +581,11 @@ class SortedEntries:
     @classmethod
     def of(cls, block: Block, recipients: int) -> SortedEntries:
         """The entries of a block."""
-        given, order, rows = block.recipients, None, block.rows.int()
-        if not bool((given[1:] >= given[:-1]).all()):
-            order = torch.argsort(given, stable=True)
+        owners, order, rows = block.recipients, None, block.rows.int()
+        if not bool((owners[1:] >= owners[:-1]).all()):
+            order = torch.argsort(owners, stable=True)
             rows = rows[order]
-        return cls(order, rows, _starts(given, recipients))
+        return cls(order, rows, _starts(owners, recipients))
 
 
 def _starts(recipients: Tensor, count: int) -> Tensor:
@@ -606,16 +608,16 @@ def mixtures_of(
     for sign in (1, -1) if signed else (1,):
         coefficients, rows, indptr = alpha, entries.rows, entries.indptr
         if signed or lowest == 0:
-            own = alpha * sign > 0
+            is_term = alpha * sign > 0
             if linear and not signed:  # all entries of those that hear anybody
                 owner = block.recipients if order is None else block.recipients[order]
-                own = torch.zeros(len(context.state), dtype=torch.bool).index_fill(
-                    0, owner[own], True
+                is_term = torch.zeros(len(context.state), dtype=torch.bool).index_fill(
+                    0, owner[is_term], True
                 )[owner]
-            kept = own.nonzero().view(-1)
+            kept = is_term.nonzero().view(-1)
             coefficients, rows = alpha[kept], rows[kept]
-            there = block.recipients[kept if order is None else order[kept]]
-            indptr = _starts(there, len(context.state))
+            term_owners = block.recipients[kept if order is None else order[kept]]
+            indptr = _starts(term_owners, len(context.state))
         if signed and not coefficients.numel():
             continue
         behind = _sender_of_states(block, nodes)
@@ -690,17 +692,17 @@ def number_senders(
     counts, numbers = dict.fromkeys(KINDS, 0) | {"node": nodes}, list[Tensor]()
     kinds = [block.site.sender for block in blocks]
     for block, kind in zip(blocks, kinds, strict=True):
-        own = torch.arange(len(block.sources)) if kind == "row" else block.sources
-        numbers.append(own)
-        if kind != "node" and len(own):
-            counts[kind] = max(counts[kind], int(own.max()) + 1)
+        sources = torch.arange(len(block.sources)) if kind == "row" else block.sources
+        numbers.append(sources)
+        if kind != "node" and len(sources):
+            counts[kind] = max(counts[kind], int(sources.max()) + 1)
     starts = dict(zip(KINDS, accumulate(counts.values(), initial=0), strict=False))
-    made = [
-        replace(block, sources=own + starts[kind])
-        for block, own, kind in zip(blocks, numbers, kinds, strict=True)
+    renumbered = [
+        replace(block, sources=sources + starts[kind])
+        for block, sources, kind in zip(blocks, numbers, kinds, strict=True)
     ]
     senders = tuple((kind, count) for kind, count in counts.items() if count or kind == "node")
-    return made, NodeNames(recipient, senders)
+    return renumbered, NodeNames(recipient, senders)
 
 
 def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -> Tensor:
@@ -725,10 +727,10 @@ def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -
             "to which graph nodes belong is not known, since the model pools clusters or edges and "
             "data has no batch vector; pass a torch_geometric.data.Batch"
         )
-    known = torch.stack(owners).amax(0)
+    graph = torch.stack(owners).amax(0)
     # A node that nobody pools lies where its predecessor does.
-    first = torch.cummax(known, 0).values.clamp(min=0)
-    if bool((known >= 0).any()) and bool((first[known >= 0] != known[known >= 0]).any()):
+    first = torch.cummax(graph, 0).values.clamp(min=0)
+    if bool(((graph >= 0) & (first != graph)).any()):
         raise ExposureRefused(
             "the nodes of a graph do not lie together (the batch vector is not sorted); make the "
             "batch with torch_geometric.data.Batch.from_data_list"
@@ -916,9 +918,9 @@ def polynomial(
     recipients: Tensor, rows: Tensor, coefficients: Tensor, size: int, powers: Sequence[float]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Recipients, sources and entries of Σ γ_k Â^k."""
-    place = (recipients.cpu().numpy(), rows.cpu().numpy())
+    entries = (recipients.cpu().numpy(), rows.cpu().numpy())
     hop = sparse.coo_matrix(
-        (coefficients.double().cpu().numpy(), place), shape=(size, size)
+        (coefficients.double().cpu().numpy(), entries), shape=(size, size)
     ).tocsr()
 
     def applied(start: Any) -> Any:
@@ -989,11 +991,11 @@ def refuse_too_large(terms: int, nodes: int) -> None:
 
 def available_memory() -> int | None:
     """Bytes that a process may still take; None where the system does not tell."""
-    known = list[int]()
+    limits = list[int]()
     for read in (_meminfo, _control_group):
         with suppress(OSError, StopIteration, ValueError, AttributeError):
-            known.append(read())
-    return min(known, default=None)
+            limits.append(read())
+    return min(limits, default=None)
 
 
 def _meminfo() -> int:

@@ -77,12 +77,12 @@ class Head:
         if gave is None or self.read is None or gave.numel() != logits.numel():
             return None
         gave = gave.reshape(logits.shape).to(logits.dtype)
-        shown = (centre(gave), centre(logits)) if outputs == "classes" else (gave, logits)
+        pair = (centre(gave), centre(logits)) if outputs == "classes" else (gave, logits)
         # The same numbers but for a few float32 operations (a log_softmax, a sum) between them.
-        same = torch.allclose(*shown, rtol=1e-4, atol=1e-5)
+        same = torch.allclose(*pair, rtol=1e-4, atol=1e-5)
         if outputs != "values" and not same:  # what may follow, and is taken off
-            made = gave.sigmoid() if outputs == "labels" else gave.softmax(1)
-            same = torch.allclose(made, logits, rtol=1e-4, atol=1e-5)
+            activated = gave.sigmoid() if outputs == "labels" else gave.softmax(1)
+            same = torch.allclose(activated, logits, rtol=1e-4, atol=1e-5)
         return self.read if same and self.read.dim() == 2 else None
 
 
@@ -418,8 +418,8 @@ class Recorder(TorchDispatchMode):
 
     def number(self, tensor: Tensor) -> int:
         """The number of what a tensor holds now."""
-        known = self._known(tensor)
-        return self._before(tensor) if known is None else known
+        number = self._known(tensor)
+        return self._before(tensor) if number is None else number
 
     def _known(self, tensor: Tensor) -> int | None:
         entry = self._numbers.get(id(tensor))
@@ -491,17 +491,17 @@ class Recorder(TorchDispatchMode):
         return torch.where(ids < 0, ids, ids - first)
 
     def alias(self, index: Tensor, listed: Tensor, axis: int) -> None:
-        """What is known of an index also holds of it as a list."""
+        """Note the list that an index repeats over its other axes."""
         value = self.value(index)
-        rows = [r.along(axis) for r in value.rows]
-        known = tuple(NodeRows(r) for r in rows if r is not None)
-        self._remember(listed, value.step, False, rows=known, space=value.space, tensor=listed)
+        lists = [rows.along(axis) for rows in value.rows]
+        rows = tuple(NodeRows(ids) for ids in lists if ids is not None)
+        self._remember(listed, value.step, False, rows=rows, space=value.space, tensor=listed)
 
     def made_of(self, tensor: Tensor, value: Tensor | None) -> int:
-        """The number of a tensor that an operation makes inside, of numbers that it is given."""
+        """Note a matrix that an operation is given in parts; ``value``: its entries, or ones."""
         before = None if value is None else self.value(value)
-        known = (-1, False) if before is None else (before.step, before.live)
-        return self._remember(tensor, *known, tensor=tensor)
+        origin = (-1, False) if before is None else (before.step, before.live)
+        return self._remember(tensor, *origin, tensor=tensor)
 
     def relations_of(self, index: Tensor) -> Tensor | None:
         """The relation of every entry of an edge list; −1: none."""
@@ -524,27 +524,27 @@ class Recorder(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
-        parts = run_decomposed(self, func, args, given)
+        keywords = dict(kwargs or {})
+        parts = run_decomposed(self, func, args, keywords)
         if parts is not NotImplemented:
             return parts
         name, in_place = plain_name(func), is_in_place(func)
         if name == UNCOUNTED:
-            out = func(*args, **given)
+            out = func(*args, **keywords)
             self._name(out, self.number(args[0]))
             return out
         if name == "lift_fresh" and self._known(args[0]) is None and args[0].dim() == 1:
             # A list of Python's numbers is no table of features.
             self._remember(args[0], -1, False, tensor=args[0])
-        shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
+        shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(keywords)
         if in_place:
             self._refuse_writing(args[0], func)
             self._copy_kept(args[0])
         elif func._schema.is_mutable:  # running statistics
-            for argument, given_one in zip(func._schema.arguments, args, strict=False):
-                if argument.is_write and isinstance(given_one, Tensor):
-                    self._copy_kept(given_one)
-        out = func(*args, **given)
+            for argument, tensor in zip(func._schema.arguments, args, strict=False):
+                if argument.is_write and isinstance(tensor, Tensor):
+                    self._copy_kept(tensor)
+        out = func(*args, **keywords)
         step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
         )
@@ -560,17 +560,17 @@ class Recorder(TorchDispatchMode):
         live = any(v.live for v in picked or read)
         step.looks = live and not results and out is not None  # a check that raises shows none
         if live:
-            self._keep_structure([*args[in_place:], *given.values()])
+            self._keep_structure([*args[in_place:], *keywords.values()])
         rows: list[tuple[NodeRows, ...]] = [()] * len(results)
         if live or any(self.record.values[read].rows for read in step.inputs):
             try:
                 with self.device:
-                    rows = rows_after(self, step, args, given, results)
+                    rows = rows_after(self, step, args, keywords, results)
                 for result, behind in zip(results, rows, strict=True):
                     self._note_set(tuple(result.shape), behind)
             except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
                 step.mixes = True  # an unusual form: nothing is claimed about its rows
-        made = []
+        numbers = []
         for result, behind in zip(results, rows, strict=True):
             whole = not (result.is_floating_point() or result.is_complex())
             small = result.numel() <= KEPT_ALWAYS
@@ -578,15 +578,15 @@ class Recorder(TorchDispatchMode):
             space = self._space(step) if whole else None
             if in_place:
                 behind = self._own_row(result, behind, step)
-                made += [*self._aliases(result, behind, number, live)]
+                numbers += [*self._aliases(result, behind, number, live)]
             before = step.args[0].number if in_place else None
-            made.append(
+            numbers.append(
                 self._remember(
                     result, number, live, rows=behind, space=space, tensor=kept, before=before
                 )
             )
-            self.store.keep(made[-1], result)
-        step.outs = tuple(made)
+            self.store.keep(numbers[-1], result)
+        step.outs = tuple(numbers)
         if step.reduction is not None:
             self.store.release(step)
         return out
@@ -627,10 +627,14 @@ class Recorder(TorchDispatchMode):
         if target.layout != torch.strided:
             return []
         key = target.untyped_storage()._cdata
-        known = self._storages.get(key, {})
-        alive = {number: one for number, shown in known.items() if (one := shown()) is not None}
-        if len(alive) < len(known):
-            self._storages[key] = {number: known[number] for number in alive}
+        sharing = self._storages.get(key, {})
+        alive = {
+            number: alias
+            for number, reference in sharing.items()
+            if (alias := reference()) is not None
+        }
+        if len(alive) < len(sharing):
+            self._storages[key] = {number: sharing[number] for number in alive}
         return list(alive.values())
 
     def _note_set(self, shape: tuple[int, ...], behind: tuple[NodeRows, ...]) -> None:
@@ -641,18 +645,18 @@ class Recorder(TorchDispatchMode):
         nodes = behind[0].along(0)
         if nodes is None:
             return
-        known = nodes >= 0
-        if int(known.sum()) == total == len(nodes[known].unique()):
+        is_node = nodes >= 0
+        if int(is_node.sum()) == total == len(nodes[is_node].unique()):
             self.sets[shape[0]] = nodes
 
     def _space(self, step: RecordedStep) -> int | None:
         """The node type that whole numbers count, through slices and concatenations."""
-        known = {self.record.values[read].space for read in step.inputs}
+        spaces = {self.record.values[read].space for read in step.inputs}
         if step.name in ("select", "unbind") and len(step.args) > 1:
             leaf = self.leaves.get(id(self.record.values[step.args[0].number].tensor))
             if leaf is not None and leaf.ends is not None and step.args[1] == 0:
                 return leaf.ends[step.args[2] % 2] if len(step.args) > 2 else None
-        return known.pop() if len(known) == 1 else None
+        return spaces.pop() if len(spaces) == 1 else None
 
     def _aliases(
         self, target: Tensor, behind: tuple[NodeRows, ...], step: int, live: bool
@@ -670,7 +674,7 @@ class Recorder(TorchDispatchMode):
     def _own_row(
         self, row: Tensor, behind: tuple[NodeRows, ...], step: RecordedStep
     ) -> tuple[NodeRows, ...]:
-        """Of one row of a table, as a loop over edges adds other nodes' to it, its own node."""
+        """The node behind a row of a table to which other nodes' rows are added one by one."""
         single = row.dim() == 1 and behind and all(distinct(r.ids).numel() == 1 for r in behind)
         if not single or step.name not in ("add", "sub"):
             return behind
@@ -678,10 +682,10 @@ class Recorder(TorchDispatchMode):
             if table.dim() > 1 and len(table) in self.spaces.counts:
                 rows = self.rows(table.shape, 0)
                 self.value(table).rows = self.value(table).rows or (rows,)
-                place = (row.storage_offset() - table.storage_offset()) // table.stride(0)
-                own = rows.ids[place].reshape(-1)[:1].expand(row.shape)
-                step.mixes = step.mixes or any(not same(r.ids, own) for r in behind)
-                return (NodeRows(own),)
+                row_number = (row.storage_offset() - table.storage_offset()) // table.stride(0)
+                own_ids = rows.ids[row_number].reshape(-1)[:1].expand(row.shape)
+                step.mixes = step.mixes or any(not same(r.ids, own_ids) for r in behind)
+                return (NodeRows(own_ids),)
         return behind
 
     def _shown(self, tree: Any) -> Any:
@@ -782,9 +786,9 @@ def record_run(
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         recorder.running.append(select_name(names[module], recorder.running))
         if isinstance(module, MessagePassing):
-            given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
+            layer_input = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
             with _disable_current_modes():
-                recorder.inside.append(recorder._shown(given))
+                recorder.inside.append(recorder._shown(layer_input))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         recorder.running.pop()

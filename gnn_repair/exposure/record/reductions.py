@@ -44,17 +44,17 @@ class NodeRows:
         """Whether different nodes stand along an axis."""
         if self.ids.stride(axis) == 0 or self.ids.shape[axis] < 2:
             return False
-        shown = distinct(self.ids, keep=axis)
-        return bool(((shown != shown.amax(axis, keepdim=True)) & (shown >= 0)).any())
+        ids = distinct(self.ids, keep=axis)
+        return bool(((ids != ids.amax(axis, keepdim=True)) & (ids >= 0)).any())
 
     def along(self, axis: int) -> Tensor | None:
         """The nodes along one axis [n], where the other axes only repeat them; else None."""
         moved = distinct(self.ids, keep=axis).movedim(axis, 0)
         if moved.numel() == 0:
             return None if len(moved) else moved.new_empty(0)
-        shown = moved.reshape(len(moved), -1)
-        first = shown.amax(1)
-        if shown.shape[1] != 1 and bool(((shown != first.unsqueeze(1)) & (shown >= 0)).any()):
+        ids = moved.reshape(len(moved), -1)
+        first = ids.amax(1)
+        if ids.shape[1] != 1 and bool(((ids != first.unsqueeze(1)) & (ids >= 0)).any()):
             return None
         return first
 
@@ -166,8 +166,8 @@ def axes_of(dims: Any, count: int) -> list[int]:
     """The axes that an operation's ``dim`` argument names; None or empty: all."""
     if dims is None or (isinstance(dims, list | tuple) and not dims):
         return list(range(count))
-    several = dims if isinstance(dims, list | tuple) else [dims]
-    return sorted(d % count for d in several)
+    named = dims if isinstance(dims, list | tuple) else [dims]
+    return sorted(d % count for d in named)
 
 
 @cache
@@ -343,11 +343,11 @@ def _is_declared(func: Any) -> bool:
 
 def _pointwise(c: OpContext) -> list[Behind]:
     shape = c.out.shape
-    several = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, Tensor)]
-    made = union([[r.spread(shape) for r in c.rows(one)] for one in several])
-    if len(made) > 1 and len(shape) == 1 < shape[0]:  # rows of two nodes, as in a loop over edges
-        c.step.mixes = all(distinct(r.ids).numel() == 1 for r in made)
-    return c.each(made if not c.step.mixes else c.rows(c.args[0]))
+    operands = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, Tensor)]
+    behind = union([[r.spread(shape) for r in c.rows(operand)] for operand in operands])
+    if len(behind) > 1 and len(shape) == 1 < shape[0]:  # rows of two nodes, as in a loop over edges
+        c.step.mixes = all(distinct(r.ids).numel() == 1 for r in behind)
+    return c.each(behind if not c.step.mixes else c.rows(c.args[0]))
 
 
 def _unknown(c: OpContext) -> list[Behind]:
@@ -376,19 +376,19 @@ def _view(apply: Callable[..., Any]) -> Callable[[OpContext], list[Behind]]:
 
 
 def _shaped(c: OpContext) -> list[Behind]:
-    shape, known = c.out.shape, c.rows(c.args[0])
-    if len(known) == 1 and known[0].ids.numel() and not c.are_nodes(known[0]):
-        counted = _unstacked(c, known[0])
+    shape, behind = c.out.shape, c.rows(c.args[0])
+    if len(behind) == 1 and behind[0].ids.numel() and not c.are_nodes(behind[0]):
+        counted = _unstacked(c, behind[0])
         if counted is not None:
             return [(counted,)]
-    return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in known)]
+    return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in behind)]
 
 
 def _is_plain(c: OpContext) -> bool:
     """Whether strides are set to those of a plain tensor of the same shape, as in
     ``adaptive_avg_pool1d``."""
-    shown = [rows.ids.shape for rows in c.rows(c.args[0])]
-    return c.out.is_contiguous() and all(shape == c.out.shape for shape in shown)
+    shapes = [rows.ids.shape for rows in c.rows(c.args[0])]
+    return c.out.is_contiguous() and all(shape == c.out.shape for shape in shapes)
 
 
 def _unstacked(c: OpContext, rows: NodeRows) -> NodeRows | None:
@@ -454,9 +454,9 @@ def _compact(
 def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
     """table[…, index, …]: the node that every picked row is of, or that picks it."""
     dim = dim % table.dim()
-    known, shape, size = c.rows(table), c.out.shape, table.shape[dim]
+    behind, shape, size = c.rows(table), c.out.shape, table.shape[dim]
     places = [1] * dim + list(index.shape) + [1] * (table.dim() - dim - 1)
-    if table.is_floating_point() and not any(rows.ids.stride(dim) != 0 for rows in known):
+    if table.is_floating_point() and not any(rows.ids.stride(dim) != 0 for rows in behind):
         space = c.recorder.value(index).space
         space = space if space is not None else c.recorder.spaces.only(size)
         counted = space is not None and c.recorder.spaces.counts[space] == size
@@ -465,9 +465,9 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
             first = c.recorder.spaces.first(space)
             ids = index if first == 0 else index + first
             return [(NodeRows(ids.reshape(places).expand(shape)),)]
-    if not known and index.dtype != torch.bool:
+    if not behind and index.dtype != torch.bool:
         return [tuple(r.viewed(lambda t: t.reshape(places).expand(shape)) for r in c.rows(index))]
-    return [tuple(_taken(rows, dim, index, shape) for rows in known)]
+    return [tuple(_taken(rows, dim, index, shape) for rows in behind)]
 
 
 def _taken(rows: NodeRows, dim: int, index: Tensor, shape: Sequence[int]) -> NodeRows:
@@ -486,17 +486,17 @@ def _index(c: OpContext) -> list[Behind]:
     if len(used) == 1:
         return _picked(c, table, used[0], indices[used[0]])
     picks = tuple(slice(None) if index is None else index for index in indices)
-    known = [rows.viewed(lambda ids: ids[picks]) for rows in c.rows(table)]
+    picked = [rows.viewed(lambda ids: ids[picks]) for rows in c.rows(table)]
     if used == list(range(table.dim())):  # every number is also of the nodes that pick it
         chosen = [r.spread(c.out.shape) for p in used for r in c.rows(indices[p])]
-        return [union([known, chosen])]
-    return [tuple(known)]
+        return [union([picked, chosen])]
+    return [tuple(picked)]
 
 
 def _gather(c: OpContext) -> list[Behind]:
     dim, index = c.args[1], c.args[2]
-    known = [rows.viewed(lambda ids: ids.gather(dim, index)) for rows in c.rows(c.args[0])]
-    return [union([known, c.rows(index)])]
+    gathered = [rows.viewed(lambda ids: ids.gather(dim, index)) for rows in c.rows(c.args[0])]
+    return [union([gathered, c.rows(index)])]
 
 
 # Writes ------------------------------------------------------------------------------------------
@@ -508,11 +508,11 @@ def _written(c: OpContext, write: Callable[[Tensor, Tensor], Tensor], values: An
     new = c.rows(values)
     if not new:
         return [base]
-    made = []
+    written = []
     for rows in new:
         ids = base[0].ids.clone() if base else torch.full(tuple(c.out.shape), -1)
-        made.append(NodeRows(write(ids.contiguous(), rows.ids)))
-    return [tuple(made)]
+        written.append(NodeRows(write(ids.contiguous(), rows.ids)))
+    return [tuple(written)]
 
 
 def _copy(c: OpContext) -> list[Behind]:
@@ -523,14 +523,14 @@ def _index_put(c: OpContext) -> list[Behind]:
     base, indices, values = c.args[:3]
     accumulate = bool(c.argument(3, "accumulate", False))
     used = [place for place, index in enumerate(indices) if index is not None]
-    one = len(used) == 1 and indices[used[0]].dim() == 1 and indices[used[0]].dtype == torch.long
-    if accumulate and one and values.dim() == base.dim():
-        return _entry_sum(c, values, used[0], indices[used[0]], base)
-    square = base.dim() >= 2 and base.shape[0] == base.shape[1]
-    known = (*c.recorder.spaces.counts, *c.recorder.sets, c.recorder.spaces.total)
-    if len(used) == 2 and square and base.shape[0] in known:  # an adjacency
-        return [(c.counted(base.shape, 0), c.counted(base.shape, 1))]
     first, *others = [indices[place] for place in used]
+    is_list = not others and first.dim() == 1 and first.dtype == torch.long
+    if accumulate and is_list and values.dim() == base.dim():
+        return _entry_sum(c, values, used[0], first, base)
+    square = base.dim() >= 2 and base.shape[0] == base.shape[1]
+    node_counts = (*c.recorder.spaces.counts, *c.recorder.sets, c.recorder.spaces.total)
+    if len(others) == 1 and square and base.shape[0] in node_counts:  # an adjacency
+        return [(c.counted(base.shape, 0), c.counted(base.shape, 1))]
     c.step.mixes = any(
         r.ids.shape != first.shape or not torch.equal(r.ids, first)
         for index in others
@@ -600,20 +600,20 @@ def _entry_sum(
 
 def _are_own_rows(c: OpContext, message: Tensor, dim: int, index: Tensor) -> bool:
     """Whether some nodes' own rows are added to theirs, each once: no messages."""
-    own, behind = index.reshape(-1), c.rows(message)
-    known = bool(behind) and all(same(_entries(rows, (dim,)), own) for rows in behind)
-    return known and own.unique().numel() == own.numel()
+    recipients, behind = index.reshape(-1), c.rows(message)
+    is_same = bool(behind) and all(same(_entries(rows, (dim,)), recipients) for rows in behind)
+    return is_same and recipients.unique().numel() == recipients.numel()
 
 
 def _relations(c: OpContext, index: Tensor) -> Tensor | None:
     """The relation of every entry, where edges of several stand in one list."""
-    known = c.recorder.relations_of(index)
-    if known is None or known.numel() != index.numel():
+    relations = c.recorder.relations_of(index)
+    if relations is None or relations.numel() != index.numel():
         return None
-    known = known.reshape(-1)
-    used = known[known >= 0].unique()
+    relations = relations.reshape(-1)
+    used = relations[relations >= 0].unique()
     # Loops that a convolution of one relation adds are that relation's.
-    return used.expand(known.shape) if used.numel() == 1 else known
+    return used.expand(relations.shape) if used.numel() == 1 else relations
 
 
 def _senders(
@@ -624,7 +624,7 @@ def _senders(
     Of the nodes behind messages to nodes it is the one that is not the recipient, if there is
     another.
     """
-    behind, own = c.rows(message), recipients.reshape(-1)
+    behind, targets = c.rows(message), recipients.reshape(-1)
     if not c.live(message):
         return "", None
     if message.numel() == 0:
@@ -633,19 +633,19 @@ def _senders(
     sets = [_entries(rows, axes) for rows in behind if not c.are_nodes(rows)]
     if to_nodes or not behind:
         # Whole messages read both ends of an edge.
-        others = [ids for ids in nodes if not same(ids, own)]
+        others = [ids for ids in nodes if not same(ids, targets)]
         if to_nodes and sets and not others:  # sets of nodes send, such as hyperedges
             return "cluster", c.recorder.numbered(sets[0])
         return "node" if to_nodes else "row", next(iter(others or nodes), None)
-    sets = [ids for ids in sets if not bool((ids - own == ids[0] - own[0]).all())]
+    sets = [ids for ids in sets if not bool((ids - targets == ids[0] - targets[0]).all())]
     doubtful = any(bool((ids < 0).any()) for ids in nodes)
     if sets and (doubtful or not nodes):
         return "cluster", c.recorder.numbered(sets[0])
     # A node that all rows of a graph read beside their own, as its root, is no end of an edge.
-    nodes = [ids for ids in nodes if len(nodes) == 1 or not _is_shared(ids, own)] or nodes
+    nodes = [ids for ids in nodes if len(nodes) == 1 or not _is_shared(ids, targets)] or nodes
     if len(nodes) > 1:
-        there = torch.stack(nodes).amax(0) >= 0  # not so in the empty rows of a dense batch
-        return "edge", torch.where(there, there.cumsum(0) - 1, -1)
+        is_entry = torch.stack(nodes).amax(0) >= 0  # not so in the empty rows of a dense batch
+        return "edge", torch.where(is_entry, is_entry.cumsum(0) - 1, -1)
     return ("node", nodes[0]) if nodes else ("", None)
 
 
@@ -658,9 +658,9 @@ def _is_shared(ids: Tensor, recipients: Tensor) -> bool:
 def _entries(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
     """[T] what stands behind the first channel of every entry."""
     kept = [a for a in range(rows.ids.dim()) if a not in axes]
-    shown = rows.ids.permute(*axes, *kept)
-    shown = shown.reshape(*shown.shape[: len(axes)], -1)[..., :1] if kept else shown
-    return shown.reshape(-1)
+    ids = rows.ids.permute(*axes, *kept)
+    ids = ids.reshape(*ids.shape[: len(axes)], -1)[..., :1] if kept else ids
+    return ids.reshape(-1)
 
 
 def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:
@@ -771,8 +771,8 @@ def _matrix_sum(
 
 def _rows_stay(c: OpContext) -> list[Behind]:
     """Products of some rows each with matrices of their own."""
-    several = c.args[0] if isinstance(c.args[0], list | tuple) else [c.args[0]]
-    return [_by_first_axis(c.rows(s), out) for s, out in zip(several, c.outs, strict=True)]
+    sources = c.args[0] if isinstance(c.args[0], list | tuple) else [c.args[0]]
+    return [_by_first_axis(c.rows(s), out) for s, out in zip(sources, c.outs, strict=True)]
 
 
 def _by_first_axis(behind: Iterable[NodeRows], out: Tensor) -> Behind:
@@ -787,9 +787,9 @@ def _axis_sum(c: OpContext) -> list[Behind]:
     dims = axes_of(c.argument(1, "dim"), source.dim())
     if not c.varies(source, dims):
         return _kept(c, source, dims)
-    beside = _side_by_side(behind) if dims == [source.dim() - 1] else None
-    if beside is not None and 2 * len(beside) <= source.shape[-1]:  # scores of an edge's two ends
-        ends = [r.ids if c.out.dim() == source.dim() else r.ids.squeeze(-1) for r in beside]
+    joined = _side_by_side(behind) if dims == [source.dim() - 1] else None
+    if joined is not None and 2 * len(joined) <= source.shape[-1]:  # scores of an edge's two ends
+        ends = [r.ids if c.out.dim() == source.dim() else r.ids.squeeze(-1) for r in joined]
         return c.each(union([[NodeRows(ids) for ids in ends]]))
     c.step.mixes = True
     kept = [axis for axis in range(source.dim()) if axis not in dims]
@@ -821,10 +821,10 @@ def _kept(c: OpContext, source: Tensor, dims: Sequence[int]) -> list[Behind]:
     """NodeRows after axes along which no node changes are reduced."""
     shape = [1 if axis in dims else size for axis, size in enumerate(source.shape)]
     kept = [rows for rows in c.rows(source) if not any(rows.varies(axis) for axis in dims)]
-    made = [rows.spread(shape, dims) for rows in kept]
+    reduced = [rows.spread(shape, dims) for rows in kept]
     if c.out.dim() < source.dim():
-        made = [rows.viewed(lambda ids: ids.squeeze(tuple(dims))) for rows in made]
-    return c.each(tuple(made))
+        reduced = [rows.viewed(lambda ids: ids.squeeze(tuple(dims))) for rows in reduced]
+    return c.each(tuple(reduced))
 
 
 def _axis_extreme(c: OpContext) -> list[Behind]:
@@ -832,8 +832,8 @@ def _axis_extreme(c: OpContext) -> list[Behind]:
     source = c.args[0]
     if len(c.args) > 1 and isinstance(c.args[1], Tensor):
         return _pointwise(c)
-    place = 2 if c.step.name in ("norm", "linalg_vector_norm") else 1
-    dims = axes_of(c.argument(place, "dim"), source.dim())
+    argument = 2 if c.step.name in ("norm", "linalg_vector_norm") else 1
+    dims = axes_of(c.argument(argument, "dim"), source.dim())
     c.step.mixes = c.varies(source, dims)
     return _kept(c, source, dims)
 
@@ -841,8 +841,8 @@ def _axis_extreme(c: OpContext) -> list[Behind]:
 def _along(c: OpContext) -> list[Behind]:
     """Softmax, cumulated sums, sorting: along an axis, of the same shape."""
     source = c.args[0]
-    place = c.argument(2 if c.step.name == "topk" else 1, "dim", -1)
-    dim = place if isinstance(place, int) and not isinstance(place, bool) else -1
+    argument = c.argument(2 if c.step.name == "topk" else 1, "dim", -1)
+    dim = argument if isinstance(argument, int) and not isinstance(argument, bool) else -1
     axes = [dim % source.dim()]
     if c.step.name == "topk":
         return _read_whole(c, axes)
@@ -878,9 +878,9 @@ def _read_whole(c: OpContext, axes: Sequence[int]) -> list[Behind]:
 
 def _first_axis(c: OpContext) -> list[Behind]:
     """Convolutions, pools and bilinear maps of channels: nodes along the first axis only."""
-    several = [c.args[0], c.args[2]] if c.step.name == "_trilinear" else [c.args[0]]
-    c.step.mixes = any(c.varies(source, range(1, source.dim())) for source in several)
-    behind = [rows for source in several for rows in c.rows(source)]
+    sources = [c.args[0], c.args[2]] if c.step.name == "_trilinear" else [c.args[0]]
+    c.step.mixes = any(c.varies(source, range(1, source.dim())) for source in sources)
+    behind = [rows for source in sources for rows in c.rows(source)]
     return c.each(union([_by_first_axis(behind, c.out)]))
 
 
@@ -907,8 +907,8 @@ def _normed(c: OpContext) -> list[Behind]:
 def _mm_reduce(c: OpContext) -> list[Behind]:
     """A sparse product whose rows are sums or means, or no sums at all."""
     if c.args[2] in ("sum", "mean"):
-        made = _product(c, *c.args[:2], mean=c.args[2] == "mean")
-        return [made[0], *[()] * (len(c.outs) - 1)]
+        behind = _product(c, *c.args[:2], mean=c.args[2] == "mean")
+        return [behind[0], *[()] * (len(c.outs) - 1)]
     c.step.mixes = True
     return c.each((c.counted(c.out.shape, 0),))
 
@@ -918,8 +918,8 @@ def _added_product(c: OpContext) -> list[Behind]:
     beta = float(c.kwargs.get("beta", 1))
     base = None if beta == 0 else c.args[0]
     added = {} if base is None else {"base": c.number(base), "of_base": beta}
-    made = _product(c, c.args[1], c.args[2], factor=float(c.kwargs.get("alpha", 1)), **added)
-    return [union([made[0], [rows.spread(c.out.shape) for rows in c.rows(base)]])]
+    behind = _product(c, c.args[1], c.args[2], factor=float(c.kwargs.get("alpha", 1)), **added)
+    return [union([behind[0], [rows.spread(c.out.shape) for rows in c.rows(base)]])]
 
 
 def _mv(c: OpContext) -> list[Behind]:
@@ -949,9 +949,9 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         inner = [r for r in inner if c.are_nodes(r)]  # clusters are given back to nodes
     matrix = sparse or (bool(outer) and not c.live(left))
     joined = outer and not inner and not sparse and left.dim() == 2
-    beside = _side_by_side(outer) if joined else None
-    if beside is not None or not (inner or outer or sparse):
-        return _outer_rows(c, left, right, beside or [])
+    side_by_side = _side_by_side(outer) if joined else None
+    if side_by_side is not None or not (inner or outer or sparse):
+        return _outer_rows(c, left, right, side_by_side or [])
     c.step.mixes = True
     across = [r for r in c.rows(right) if r.varies(columns)]
     down = [r for r in c.rows(left) if r.varies(rows)]
@@ -985,8 +985,8 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
         # or of each node over all.
         note(batched=True)
         return [(c.counted(shape, 0) if left.shape[1] == 1 else c.clusters(),)]
-    several = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down
-    if left.dim() == 3 and several and c.live(left):  # the same from the other side
+    is_turned = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down
+    if left.dim() == 3 and is_turned and c.live(left):  # the same from the other side
         note(turned=True, batched=True)
         return [(c.counted(shape, 0),)]
     if inner and across and not (outer and down) and not sparse:
@@ -999,11 +999,11 @@ def _product(c: OpContext, left: Tensor, right: Tensor, **added: Any) -> list[Be
 
 
 def _in_order(c: OpContext, several: list[NodeRows], axis: int) -> list[NodeRows]:
-    """Where several nodes stand behind a row, first those that are the rows' own, if any are."""
+    """The nodes behind rows, those first that are numbered as the rows themselves are."""
     if len(several) < 2:
         return several
-    own = c.counted(several[0].ids.shape, axis)
-    return sorted(several, key=lambda rows: not same(rows.ids, own.ids))
+    counted = c.counted(several[0].ids.shape, axis)
+    return sorted(several, key=lambda rows: not same(rows.ids, counted.ids))
 
 
 def _is_square(matrix: Tensor) -> bool:
@@ -1029,8 +1029,8 @@ def _are_own_clusters(c: OpContext, rows: NodeRows) -> bool:
     """Whether the clusters along the last axis are others in every row."""
     if c.are_nodes(rows) or rows.ids.dim() != 2 or len(rows.ids) < 2:
         return False
-    several = [ids.unique() for ids in rows.ids]
-    return torch.cat(several).unique().numel() == sum(ids.numel() for ids in several)
+    clusters = [ids.unique() for ids in rows.ids]
+    return torch.cat(clusters).unique().numel() == sum(ids.numel() for ids in clusters)
 
 
 SIDE_BY_SIDE = 4
@@ -1059,25 +1059,15 @@ def _outer_rows(
     shape = c.out.shape
     kept = [r for r in c.rows(left) if not r.varies(columns)]
     nodes = any(c.are_nodes(r) for r in kept)  # to whom clusters along columns are channels
-    own = [r for r in c.rows(right) if not r.varies(rows) and (not nodes or c.are_nodes(r))]
-    made = [r.spread(shape, [columns]) for r in (*kept, *beside)]
-    return [union([made, [r.spread(shape, [rows]) for r in own]])]
+    of_columns = [r for r in c.rows(right) if not r.varies(rows) and (not nodes or c.are_nodes(r))]
+    of_rows = [r.spread(shape, [columns]) for r in (*kept, *beside)]
+    return [union([of_rows, [r.spread(shape, [rows]) for r in of_columns]])]
 
 
 def _pad(c: OpContext) -> list[Behind]:
     padding = list(c.args[1])
     behind = c.rows(c.args[0])
     return [tuple(r.viewed(lambda t: torch.constant_pad_nd(t, padding, -1)) for r in behind)]
-
-
-def _into(write: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
-    """select_scatter, slice_scatter, diagonal_scatter."""
-
-    def after(c: OpContext) -> list[Behind]:
-        rest = c.args[2:]
-        return _written(c, lambda ids, rows: write(ids, rows, *rest, **c.kwargs), c.args[1])
-
-    return after
 
 
 def _nothing(c: OpContext) -> list[Behind]:
@@ -1157,8 +1147,6 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("_cdist_forward", "_euclidean_dist"), _distances),
     "bucketize": lambda c: _pointwise(c) if not c.rows(c.args[1]) else _unknown(c),
     "constant_pad_nd": _pad,
-    "select_scatter": _into(torch.select_scatter),
-    "slice_scatter": _into(torch.slice_scatter),
     "nonzero": _nothing,
     **dict.fromkeys(
         (f"{form}_{how}{end}" for how in ("sum", "mean", "max", "min", "mul")

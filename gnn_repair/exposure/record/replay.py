@@ -306,10 +306,10 @@ def idle_steps(record: Record, instead: Mapping[int, Substitute]) -> set[int]:
     needed, idle = {record.output}, set[int]()
     for number in range(len(record.steps) - 1, -1, -1):
         step = record.steps[number]
-        made = [record.values[out] for out in step.outs]
-        numbers = bool(made) and all(value.live and value.floating for value in made)
+        results = [record.values[out] for out in step.outs]
+        numbers = bool(results) and all(value.live and value.floating for value in results)
         if numbers and not step.looks and needed.isdisjoint(step.outs):
-            alone = len(made) == 1 and not step.func._schema.is_mutable
+            alone = len(results) == 1 and not step.func._schema.is_mutable
             alone = alone and not shows_another(step.func)
             if (alone or is_in_place(step.func)) and step.inputs:
                 idle.add(number)
@@ -350,8 +350,8 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
             moving.update(step.outs)
 
     def is_there(number: int) -> bool:
-        known = number in stored or record.values[number].tensor is not None
-        return number in capture.followed or (number not in moving and known)
+        is_kept = number in stored or record.values[number].tensor is not None
+        return number in capture.followed or (number not in moving and is_kept)
 
     largest = max([KEPT_ALWAYS, *(tensor.numel() for tensor in stored.values())])
     todo, rest = (
@@ -364,8 +364,8 @@ def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int]
         if is_there(number) or place in rest:
             continue
         step = record.steps[place]
-        several = is_in_place(step.func) and len(step.outs) > 1
-        if place < 0 or several or prod(record.values[number].shape) > largest:
+        has_aliases = is_in_place(step.func) and len(step.outs) > 1
+        if place < 0 or has_aliases or prod(record.values[number].shape) > largest:
             return None
         rest.add(place)
         todo += value_numbers((step.args, step.kwargs))
@@ -380,16 +380,16 @@ def run_remaining(capture: Capture, rest: Sequence[int], stored: Mapping[int, Te
     for number in capture.followed:
         values[number] = stored[number].clone()
         capture.adopt(values[number], number)
-    made = set(capture.followed)
+    followed = set(capture.followed)
     capture.tensors |= {n: stored[n] for n in capture.plan.values if n in stored}
 
     def run(place: int, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         step, capture.count = record.steps[place], place + 1
-        constant = [_shown_by(record, n) for n in step.inputs if n not in made and n in stored]
+        constant = [_shown_by(record, n) for n in step.inputs if n not in followed and n in stored]
         capture.beside |= {n: stored[n] for n in constant if n in stored and record.values[n].live}
-        if is_in_place(func) and step.args[0].number not in made:
+        if is_in_place(func) and step.args[0].number not in followed:
             args[0] = args[0].clone()
-        made.update(step.outs)
+        followed.update(step.outs)
         return capture.handle(place, func, args, kwargs)
 
     run_again(record, rest, values, run)
@@ -523,12 +523,12 @@ class Replay:
         terms = int(self.segments[-1])
         if not isinstance(coefficients, Tensor) or coefficients.numel() != terms:
             raise InputError(f"replay needs one coefficient for each of {terms} terms, [T]")
-        given = coefficients.reshape(-1).to(self.segments.device, self.dtype)
+        weights = coefficients.reshape(-1).to(self.segments.device, self.dtype)
         instead = {place: self._giving(place, kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
             if not site.readers:  # otherwise one term per recipient, so that nothing can change
                 parts = [part for part in self.parts if part.piece.site is site]
-                instead[self.record.values[site.value].step] = self._summing(site, parts, given)
+                instead[self.record.values[site.value].step] = self._summing(site, parts, weights)
         return instead
 
     def _giving(self, place: int, kept: Sequence[Tensor]) -> Substitute:
@@ -629,12 +629,12 @@ def random_admissible(exposure: Exposure, seed: int, corners: float = 0.0) -> Te
     # Powers spread the shares, so that single terms come to dominate some of the groups.
     # The smallest share is a thousandth of the largest: no term is left untried.
     draws = draws.pow_(3).add_(1e-3).to(alpha.device)
-    chosen, place = torch.rand(2, lengths.numel(), generator=generator).to(lengths.device)
-    at_corner = (chosen < corners) & (lengths > 0)
-    offset = (place.double() * lengths).long().minimum(lengths - 1)
+    draw, position = torch.rand(2, lengths.numel(), generator=generator).to(lengths.device)
+    at_corner = (draw < corners) & (lengths > 0)
+    offset = (position.double() * lengths).long().minimum(lengths - 1)
     mass = exposure.mass.view(-1)
     for some in slices(lengths.numel(), 1 + exposure.num_terms // max(1, lengths.numel())):
-        first, last = (int(exposure.segments[place]) for place in (some.start, some.stop))
+        first, last = (int(exposure.segments[position]) for position in (some.start, some.stop))
         shares, group = draws[first:last], torch.repeat_interleave(lengths[some])
         shares.masked_fill_(at_corner[some][group], 0)
         shares[(exposure.segments[:-1] + offset)[some][at_corner[some]] - first] = 1
