@@ -692,13 +692,14 @@ class Exposer:
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         """What mixes nodes and is none of the final sums."""
-        within = set(analysis.inner_mixers(own))
+        nodes = self.spaces.total
+        within = set(analysis.inner_mixers(own, nodes))
         beside = {
             p for p in analysis.side_mixers(own) if p not in within or self._is_pool(analysis, p)
         }
-        beside |= set(analysis.row_movers(own, self.spaces.total))
+        beside |= set(analysis.row_movers(own, nodes))
         beside |= set(analysis.python_reads())
-        return held_parts(analysis, self.where, own, beside)
+        return held_parts(analysis, self.where, within - own, beside)
 
     def _is_pool(self, analysis: Analysis, place: int) -> bool:
         """Whether an operation is a pool: read out beside later ones, it counts by itself."""
@@ -844,15 +845,14 @@ def module_title(modules: Mapping[str, nn.Module], name: str) -> str:
 
 
 def held_parts(
-    analysis: Analysis, where: Callable[[str], str], own: Collection[int], beside: Collection[int]
+    analysis: Analysis, where: Callable[[str], str], within: set[int], beside: set[int]
 ) -> tuple[HeldPart, ...]:
-    """Everything that mixes nodes on a way to the logits and is not one of the final sums ``own``.
+    """The operations that let other nodes' numbers in, by module.
 
-    ``beside``: what lets other nodes' numbers in on ways to the logits that pass none of them.
+    ``within``: before the final sums' messages; ``beside``: on ways to the logits that pass none.
     """
     operations: dict[tuple[str, bool], list[str]] = {}
-    within = set(analysis.inner_mixers(own))
-    for place in sorted({*beside, *within} - set(own)):
+    for place in sorted(beside | within):
         step = analysis.record.steps[place]
         names = operations.setdefault((where(step.module), place in beside), [])
         how = " ".join(a for a in step.args if isinstance(a, str))  # such as amax

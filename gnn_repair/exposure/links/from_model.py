@@ -331,7 +331,8 @@ class _LinkExposing(Exposer):
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
 
-        return held_parts(analysis, where, own, beside | decoding.second_ways)
+        within = set(analysis.inner_mixers(own, self.spaces.total)) - own
+        return held_parts(analysis, where, within, (beside | decoding.second_ways) - own)
 
     def _from_record(
         self, record: Record, logits: Tensor, embedding: Tensor | None, stored: dict[int, Tensor]

@@ -31,6 +31,7 @@ from gnn_repair.exposure.record.reductions import (
     Reduction,
     axes_of,
     distinct,
+    entries_of,
     is_in_place,
     is_stack,
     reshaped,
@@ -445,19 +446,69 @@ class Analysis:
                 return ()
             several = any(nodes > 1 for nodes, _ in counts)
             if several and all(count(read) < 2 for read in step.inputs):
-                moved = (
-                    p for p in self.ancestors(step.inputs) if self.record.steps[p].name in MOVERS
-                )
-                movers.add(max(moved, default=place))
+                movers.add(self._last_mover(step.inputs, place))
             return step.inputs
 
         list(self.record.walk_back([self.record.output], follow))
         return sorted(movers)
 
-    def inner_mixers(self, final: Collection[int]) -> list[int]:
-        """Live operations that mix nodes before the final sums' messages."""
-        feeding = (number for place in final for number in self.feeding(place))
-        return self._mixers(self.ancestors(feeding))
+    def inner_mixers(self, final: Collection[int], nodes: int) -> list[int]:
+        """Live operations that mix nodes, of so many, before the final sums' messages, or move rows
+        of others beside a node's own."""
+        feeding = [number for place in final for number in self.feeding(place)]
+        movers = {self._mover_before(place, nodes) for place in final} - {None}
+        steps, joins = self.record.steps, list[int]()
+
+        def follow(place: int) -> Iterable[int]:
+            step = steps[place]
+            if step.mixes:
+                return ()
+            if any(map(self._joins_rows, step.outs)) and not any(map(self._joins_rows, step.inputs)):
+                joins.append(place)
+            return step.inputs
+
+        list(self.record.walk_back(feeding, follow))
+        movers |= {self._last_mover(steps[place].inputs, place) for place in joins}
+        return sorted(movers.union(self._mixers(self.ancestors(feeding))))
+
+    def _joins_rows(self, number: int) -> bool:
+        """Whether the rows of a table are each of its own node and of another one."""
+        rows = self.value(number).rows
+        axes = range(len(self.value(number).shape)) if len(rows) > 1 else ()
+        for axis in axes:
+            several = [ids for r in rows if (ids := r.along(axis)) is not None]
+            own = [ids for ids in several if len(ids) > 1 and bool((ids.diff() == 1).all())]
+            if own and len(several) > 1:
+                return not any(
+                    reduction is not None and all(self._is_end(ids, reduction) for ids in several)
+                    for reduction in (step.reduction for step in self.record.steps)
+                )
+        return False
+
+    @staticmethod
+    def _is_end(nodes: Tensor, reduction: Reduction) -> bool:
+        """Whether nodes are the senders or the recipients of a sum's entries."""
+        ends = (reduction.recipients, reduction.sources)
+        return any(alike(nodes, end.reshape(-1)) for end in ends if end is not None)
+
+    def _mover_before(self, place: int, nodes: int) -> int | None:
+        """What puts rows of a third node into a sum's messages, if anything does."""
+        reduction = self.record.steps[place].reduction
+        if reduction is None or reduction.recipients is None or reduction.sources is None:
+            return None
+        rows = self.value(reduction.message).rows
+        ids = [entries_of(r, reduction.axes) for r in rows]
+        third = [i for i in ids if i.numel() and int(i.max()) < nodes]
+        if all(self._is_end(i, reduction) for i in third):
+            return None
+        return self._last_mover([reduction.message], place)
+
+    def _last_mover(self, values: Iterable[int], default: int) -> int:
+        """The last operation before some values that may put a row where another was."""
+        steps = self.record.steps
+        places = [p for p in self.ancestors(values) if steps[p].name in MOVERS]
+        by_rows = (p for p in places if steps[p].name != "cat" or not any(steps[p].args[1:]))
+        return max(by_rows, default=default)
 
     def later_mixers(self, sites: Sequence[FinalSite], outputs: Sequence[int] = ()) -> list[int]:
         """Operations that mix what the final sums give: statistics over all nodes, and their like.

@@ -601,7 +601,7 @@ def _entry_sum(
 def _are_own_rows(c: OpContext, message: Tensor, dim: int, index: Tensor) -> bool:
     """Whether some nodes' own rows are added to theirs, each once: no messages."""
     recipients, behind = index.reshape(-1), c.rows(message)
-    is_same = bool(behind) and all(same(_entries(rows, (dim,)), recipients) for rows in behind)
+    is_same = bool(behind) and all(same(entries_of(rows, (dim,)), recipients) for rows in behind)
     return is_same and recipients.unique().numel() == recipients.numel()
 
 
@@ -629,8 +629,8 @@ def _senders(
         return "", None
     if message.numel() == 0:
         return "node", recipients.new_empty(0)
-    nodes = [_entries(rows, axes) for rows in behind if c.are_nodes(rows)]
-    sets = [_entries(rows, axes) for rows in behind if not c.are_nodes(rows)]
+    nodes = [entries_of(rows, axes) for rows in behind if c.are_nodes(rows)]
+    sets = [entries_of(rows, axes) for rows in behind if not c.are_nodes(rows)]
     if to_nodes or not behind:
         # Whole messages read both ends of an edge.
         others = [ids for ids in nodes if not same(ids, targets)]
@@ -655,7 +655,7 @@ def _is_shared(ids: Tensor, recipients: Tensor) -> bool:
     return pairs.shape[1] == pairs[0].unique().numel()
 
 
-def _entries(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
+def entries_of(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
     """[T] what stands behind the first channel of every entry."""
     kept = [a for a in range(rows.ids.dim()) if a not in axes]
     ids = rows.ids.permute(*axes, *kept)
