@@ -692,12 +692,11 @@ class Exposer:
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         """What mixes nodes and is none of the final sums."""
-        nodes = self.spaces.total
-        within = set(analysis.inner_mixers(own, nodes))
+        within = set(analysis.inner_mixers(own, self.spaces))
         beside = {
             p for p in analysis.side_mixers(own) if p not in within or self._is_pool(analysis, p)
         }
-        beside |= set(analysis.row_movers(own, nodes))
+        beside |= set(analysis.row_movers(own, self.spaces.total))
         beside |= set(analysis.python_reads())
         return held_parts(analysis, self.where, within - own, beside)
 

@@ -331,7 +331,7 @@ class _LinkExposing(Exposer):
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
 
-        within = set(analysis.inner_mixers(own, self.spaces.total)) - own
+        within = set(analysis.inner_mixers(own, self.spaces)) - own
         return held_parts(analysis, where, within, (beside | decoding.second_ways) - own)
 
     def _from_record(

@@ -23,6 +23,7 @@ from gnn_repair.exposure.record.recorder import (
     Record,
     RecordedStep,
     Ref,
+    Spaces,
     Value,
     is_basis,
 )
@@ -452,37 +453,29 @@ class Analysis:
         list(self.record.walk_back([self.record.output], follow))
         return sorted(movers)
 
-    def inner_mixers(self, final: Collection[int], nodes: int) -> list[int]:
-        """Live operations that mix nodes, of so many, before the final sums' messages, or move rows
-        of others beside a node's own."""
+    def inner_mixers(self, final: Collection[int], spaces: Spaces) -> list[int]:
+        """Live operations that mix nodes before the final sums' messages, or move rows of others
+        beside a node's own."""
         feeding = [number for place in final for number in self.feeding(place)]
-        movers = {self._mover_before(place, nodes) for place in final} - {None}
-        steps, joins = self.record.steps, list[int]()
+        before, steps = self.ancestors(feeding), self.record.steps
+        joins = {
+            place for place in before
+            if any(self._joins_rows(number, spaces) for number in steps[place].outs)
+            and not any(self._joins_rows(number, spaces) for number in steps[place].inputs)
+        }  # fmt: skip
+        movers = {self._last_mover(steps[place].inputs, place) for place in joins}
+        movers |= {self._mover_before(place, spaces.total) for place in final} - {None}
+        return sorted(movers.union(self._mixers(before)))
 
-        def follow(place: int) -> Iterable[int]:
-            step = steps[place]
-            if step.mixes:
-                return ()
-            if any(map(self._joins_rows, step.outs)) and not any(map(self._joins_rows, step.inputs)):
-                joins.append(place)
-            return step.inputs
-
-        list(self.record.walk_back(feeding, follow))
-        movers |= {self._last_mover(steps[place].inputs, place) for place in joins}
-        return sorted(movers.union(self._mixers(self.ancestors(feeding))))
-
-    def _joins_rows(self, number: int) -> bool:
-        """Whether the rows of a table are each of its own node and of another one."""
-        rows = self.value(number).rows
-        axes = range(len(self.value(number).shape)) if len(rows) > 1 else ()
-        for axis in axes:
+    def _joins_rows(self, number: int, spaces: Spaces) -> bool:
+        """Whether several nodes stand behind every row of a table of nodes, which are no ends of an
+        edge."""
+        rows, shape = self.value(number).rows, self.value(number).shape
+        for axis in range(len(shape)) if len(rows) > 1 else ():
             several = [ids for r in rows if (ids := r.along(axis)) is not None]
-            own = [ids for ids in several if len(ids) > 1 and bool((ids.diff() == 1).all())]
-            if own and len(several) > 1:
-                return not any(
-                    reduction is not None and all(self._is_end(ids, reduction) for ids in several)
-                    for reduction in (step.reduction for step in self.record.steps)
-                )
+            if shape[axis] in (*spaces.counts, spaces.total) and len(several) > 1:
+                sums = [step.reduction for step in self.record.steps if step.reduction is not None]
+                return not any(all(self._is_end(ids, one) for ids in several) for one in sums)
         return False
 
     @staticmethod

@@ -10,7 +10,7 @@ where it adds up numbers of different nodes, who sends to whom (:class:`Reductio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -145,13 +145,21 @@ def rows_after_write(
     if count > MATERIALISED or alias.dtype != target.dtype:
         return ()
     made = []
-    for rows in behind:
+    for before, written in side_by_side([known, behind]):
         places = torch.full((count,), -1)
-        if known:
-            places.as_strided(*geometry[0]).copy_(known[0].ids)
-        places.as_strided(*geometry[1]).copy_(rows.ids)
+        if before is not None:
+            places.as_strided(*geometry[0]).copy_(before.ids)
+        if written is not None:
+            places.as_strided(*geometry[1]).copy_(written.ids)
         made.append(compact(places.as_strided(*geometry[0])))
     return tuple(made)
+
+
+def side_by_side(parts: Sequence[Sequence[NodeRows]]) -> Iterator[list[NodeRows | None]]:
+    """What stands behind parts that become one tensor, one node of every element at a time; a part
+    with fewer than others has its last one again."""
+    for place in range(max(map(len, parts), default=0)):
+        yield [rows[min(place, len(rows) - 1)] if rows else None for rows in parts]
 
 
 def compact(ids: Tensor) -> NodeRows:
@@ -418,13 +426,11 @@ def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
 
     def after(c: OpContext) -> list[Behind]:
         parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
-        behind = [c.rows(part) for part in parts]
         made: list[NodeRows] = []
-        for place in range(max(len(rows) for rows in behind)):
-            known = [rows[min(place, len(rows) - 1)] if rows else None for rows in behind]
+        for several in side_by_side([c.rows(part) for part in parts]):
             ids = [
                 torch.full((1,), -1).expand(part.shape) if rows is None else rows.ids
-                for part, rows in zip(parts, known, strict=True)
+                for part, rows in zip(parts, several, strict=True)
             ]
             made.append(NodeRows(_compact(ids, lambda some: join(some, dim), c.out.shape)))
         return [tuple(made)]
@@ -504,15 +510,15 @@ def _gather(c: OpContext) -> list[Behind]:
 
 def _written(c: OpContext, write: Callable[[Tensor, Tensor], Tensor], values: Any) -> list[Behind]:
     """A tensor with other rows put into some of its places."""
-    base = c.rows(c.args[0])
-    new = c.rows(values)
+    base, new = c.rows(c.args[0]), c.rows(values)
     if not new:
         return [base]
-    written = []
-    for rows in new:
-        ids = base[0].ids.clone() if base else torch.full(tuple(c.out.shape), -1)
-        written.append(NodeRows(write(ids.contiguous(), rows.ids)))
-    return [tuple(written)]
+    made = []
+    for before, rows in side_by_side([base, new]):
+        assert rows is not None
+        ids = torch.full(tuple(c.out.shape), -1) if before is None else before.ids.clone()
+        made.append(NodeRows(write(ids.contiguous(), rows.ids)))
+    return [tuple(made)]
 
 
 def _copy(c: OpContext) -> list[Behind]:
