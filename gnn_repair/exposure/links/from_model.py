@@ -59,7 +59,6 @@ from gnn_repair.exposure.record.recorder import (
     Ref,
     default_device,
     tensors_in,
-    unfused,
 )
 from gnn_repair.exposure.record.replay import (
     Capture,
@@ -74,6 +73,7 @@ from gnn_repair.exposure.record.replay import (
     residual_limit,
     return_fixed,
 )
+from gnn_repair.exposure.record.spelled import unfused
 from gnn_repair.exposure.state import caches_emptied, refuse_compiled, resting
 from gnn_repair.exposure.value import Exposure, HeldPart
 

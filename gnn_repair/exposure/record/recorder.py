@@ -8,20 +8,16 @@ memory of a plain one.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.library import _scoped_library, fallthrough_kernel
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch_geometric import EdgeIndex
@@ -30,8 +26,6 @@ from torch_geometric.nn import Linear, MessagePassing
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.pieces import centre
 from gnn_repair.exposure.record.reductions import (
-    EXTENSIONS,
-    HANDLERS,
     NodeRows,
     Reduction,
     along_axis,
@@ -42,6 +36,7 @@ from gnn_repair.exposure.record.reductions import (
     rows_after_write,
     same,
 )
+from gnn_repair.exposure.record.spelled import unfused
 
 
 def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
@@ -716,65 +711,6 @@ def tensors_in(out: Any) -> list[Tensor]:
 def default_device(device: torch.device) -> Any:
     """While open, tensors are made on a device; on the CPU nothing changes."""
     return nullcontext() if device.type == "cpu" else device
-
-
-def _one_hot(func: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """By comparison: PyTorch's own looks at the smallest and the largest number."""
-    with _disable_current_modes():
-        count = num_classes if num_classes >= 0 else int(tensor.max()) + 1
-    return (tensor.unsqueeze(-1) == torch.arange(count, device=tensor.device)).to(torch.int64)
-
-
-def _leaving(func: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """To numpy or Python: an operation that looks at the numbers says so in the record."""
-    if tensor.numel():
-        bool((tensor.reshape(-1)[:1] != 0).any())
-    return func(tensor, *args, **kwargs)
-
-
-SPELLED: dict[Any, Callable[..., Any]] = {
-    torch.nn.functional.one_hot: _one_hot,
-    **dict.fromkeys((Tensor.numpy, Tensor.tolist, Tensor.__array__), _leaving),
-}
-"""Functions that are done in operations that can be followed."""
-
-
-class _Spelled(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        other = SPELLED.get(func)
-        return other(func, *args, **kwargs or {}) if other else func(*args, **kwargs or {})
-
-
-@contextmanager
-def unfused() -> Iterator[None]:
-    """While open, attention and recurrent layers show their steps instead of fused kernels.
-
-    Operations of extensions, which hide behind their gradients, are seen as such.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(_Spelled())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        # Setting the flag touches one for Intel GPUs, which PyTorch then warns about.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        for namespace, name in _extension_operations():
-            library = stack.enter_context(_scoped_library(namespace, "IMPL"))
-            for key in ("AutogradCPU", "AutogradCUDA"):
-                library.impl(name, fallthrough_kernel, key)
-        yield
-
-
-@cache
-def _extension_operations() -> list[tuple[str, str]]:
-    """The operations of installed extensions that :data:`HANDLERS` knows."""
-    pairs = [(namespace, name) for namespace in EXTENSIONS for name in HANDLERS]
-    return [(space, name) for space, name in pairs if hasattr(getattr(torch.ops, space), name)]
 
 
 def record_run(

@@ -145,7 +145,7 @@ def rows_after_write(
     if count > MATERIALISED or alias.dtype != target.dtype:
         return ()
     made = []
-    for before, written in side_by_side([known, behind]):
+    for before, written in in_parallel([known, behind]):
         places = torch.full((count,), -1)
         if before is not None:
             places.as_strided(*geometry[0]).copy_(before.ids)
@@ -155,7 +155,7 @@ def rows_after_write(
     return tuple(made)
 
 
-def side_by_side(parts: Sequence[Sequence[NodeRows]]) -> Iterator[list[NodeRows | None]]:
+def in_parallel(parts: Sequence[Sequence[NodeRows]]) -> Iterator[list[NodeRows | None]]:
     """What stands behind parts that become one tensor, one node of every element at a time; a part
     with fewer than others has its last one again."""
     for place in range(max(map(len, parts), default=0)):
@@ -427,7 +427,7 @@ def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
     def after(c: OpContext) -> list[Behind]:
         parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
         made: list[NodeRows] = []
-        for several in side_by_side([c.rows(part) for part in parts]):
+        for several in in_parallel([c.rows(part) for part in parts]):
             ids = [
                 torch.full((1,), -1).expand(part.shape) if rows is None else rows.ids
                 for part, rows in zip(parts, several, strict=True)
@@ -514,7 +514,7 @@ def _written(c: OpContext, write: Callable[[Tensor, Tensor], Tensor], values: An
     if not new:
         return [base]
     made = []
-    for before, rows in side_by_side([base, new]):
+    for before, rows in in_parallel([base, new]):
         assert rows is not None
         ids = torch.full(tuple(c.out.shape), -1) if before is None else before.ids.clone()
         made.append(NodeRows(write(ids.contiguous(), rows.ids)))
@@ -896,7 +896,14 @@ def _convolution(c: OpContext) -> list[Behind]:
     source, weight, _, stride, padding = c.args[:5]
     sizes = zip(weight.shape[2:], stride, padding, strict=True)
     covered = [1, *(axis for axis, size in enumerate(sizes, 2) if size != (1, 1, 0))]
-    return _first_axis(c) if c.varies(source, covered) else _read_whole(c, covered)
+    if not c.varies(source, covered):
+        return _read_whole(c, covered)
+    last = [r.viewed(lambda ids: ids.movedim(1, -1)) for r in c.rows(source)]
+    beside = _side_by_side(last) if covered == [1] else None  # as a linear layer reads edges' ends
+    if beside is None:
+        return _first_axis(c)
+    ends = [r.viewed(lambda ids: ids.movedim(-1, 1)).spread(c.out.shape) for r in beside]
+    return c.each(union([ends]))
 
 
 def _normed(c: OpContext) -> list[Behind]:
@@ -1051,7 +1058,7 @@ def _side_by_side(outer: Sequence[NodeRows]) -> list[NodeRows] | None:
         ids = distinct(rows.ids, keep=rows.ids.dim() - 1)
         other = (ids[..., 1:] != ids[..., :-1]).reshape(-1, ids.shape[-1] - 1).any(0)
         starts = [0, *(other.nonzero().view(-1) + 1).tolist()]
-        if len(starts) > SIDE_BY_SIDE or not rows.varies(0):
+        if len(starts) > SIDE_BY_SIDE or not any(map(rows.varies, range(rows.ids.dim() - 1))):
             return None
         columns += [NodeRows(rows.ids[..., start : start + 1]) for start in starts]
     return columns

@@ -36,10 +36,10 @@ from gnn_repair.exposure.record.recorder import (
     fill_values,
     run_decomposed,
     tensors_in,
-    unfused,
     value_numbers,
 )
 from gnn_repair.exposure.record.reductions import is_in_place, plain_name
+from gnn_repair.exposure.record.spelled import unfused
 from gnn_repair.exposure.state import (
     alike,
     forget_propagations,
