@@ -1278,7 +1278,7 @@ class Filters:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
                 return None
             _, scale = self._unscaled(reduction.matrix)
-            table = self.analysis.root(reduction.message)
+            table = self._table(reduction.message)
             return RecordedHop(site, table, frozenset(), scale)
         parts = site.parts
         if parts is None or parts.table is None or len(reduction.axes) > 1 or parts.axis != 0:
@@ -1289,6 +1289,19 @@ class Filters:
             [parts.table]
         )
         return RecordedHop(site, parts.table, frozenset(between))
+
+    def _table(self, number: int) -> int:
+        """The value itself before it was copied, or moved without another order or shape."""
+        root, passed = self.analysis.unmoved(number)
+        shape = self.analysis.value(root).shape
+        table = torch.empty(shape, device="meta")
+        for moved in passed[::-1]:
+            step = self.analysis.record.steps[self.analysis.value(moved).step]
+            if step.name in MOVES:
+                table = _mover(step, self.analysis.value(moved).shape)(table)
+            if not table.is_contiguous():
+                return number
+        return root if shape == self.analysis.value(number).shape else number
 
     def _unscaled(self, matrix: int | None) -> tuple[int | None, float]:
         """A matrix before it was multiplied by numbers, and by how much."""
