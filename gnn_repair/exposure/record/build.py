@@ -300,8 +300,8 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)
     blocks = []
-    for several in channels_of.values():
-        channels, first = torch.tensor(several), several[0]
+    for group in channels_of.values():
+        channels, first = torch.tensor(group), group[0]
         alpha = _coefficients(parts, kept, axes, first, states.dtype, entries)
         alpha = _scaled(alpha, after, recipients, first)
         own = states if len(channels) == width else states[:, channels]
