@@ -92,7 +92,8 @@ class Analysis:
         """Whether linear attention is read as sums over nodes."""
         self.attention: dict[int, bool] = {}
         """The operations of which that is true, and whether they mix nodes if it is not."""
-        self._loops: dict[int, tuple[FinalSite, ...]] = {}
+        self.loops: dict[int, tuple[FinalSite, ...]] = {}
+        """By operation: the sums of a loop over recipients, if it joins these."""
         self._ranges: dict[int, tuple[float, float]] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
@@ -312,9 +313,9 @@ class Analysis:
         """Whether a sum has a row for every recipient, alone or among others."""
         reduction = self.record.steps[place].reduction
         if reduction is None:
-            if place not in self._loops:
-                self._loops[place] = self._loop(place, size)
-            return bool(self._loops[place])
+            if place not in self.loops:
+                self.loops[place] = self._loop(place, size)
+            return bool(self.loops[place])
         alone = reduction.size == size or self.recipient_rows(place, size) is not None
         return alone or (reduction.out_axis is not None and site_of(self, place, size).stack > 1)
 
@@ -346,10 +347,6 @@ class Analysis:
         nodes = rows[0].along(0) if len(rows) == 1 else None
         return nodes if nodes is not None and nodes.unique().numel() == size else None
 
-    def loop(self, place: int) -> tuple[FinalSite, ...]:
-        """The sums of a loop that :meth:`final` has found."""
-        return self._loops[place]
-
     def _loop(self, place: int, size: int) -> tuple[FinalSite, ...]:
         """The sums of single recipients that are stacked to one row for each, or of some of them
         that stand one after another; empty: none are."""
@@ -360,23 +357,24 @@ class Analysis:
         counts = [1 if single else (*self.value(p.number).shape, 0)[0] for p in parts]
         if sum(counts) != size or (not single and (step.name == "stack" or any(step.args[1:]))):
             return ()
-        sites = []
-        for part, count in zip(parts, counts, strict=True):
-            number = self._row(part.number)
-            maker = self.value(number).step
-            while maker >= 0 and self._single(maker) is None:
-                scaled = self.record.steps[maker]
-                if scaled.name not in ("mul", "div"):
-                    return ()
-                maker = self.value(self.root(scaled.args[0].number)).step
-            reduction = self._single(maker) if maker >= 0 else None
-            if reduction is None or reduction.size != count:
-                return ()
-            site = site_of(self, maker, count)
-            if self.root(site.value) != number:
-                return ()
-            sites.append(site)
-        return tuple(sites)
+        sums = [self._sum_of(p.number, count) for p, count in zip(parts, counts, strict=True)]
+        sites = [site for site in sums if site is not None]
+        return tuple(sites) if len(sites) == len(parts) else ()
+
+    def _sum_of(self, number: int, recipients: int) -> FinalSite | None:
+        """The sum over so many recipients that a value is, scaled or not."""
+        number = self._row(number)
+        place = self.value(number).step
+        while place >= 0 and self._single(place) is None:
+            step = self.record.steps[place]
+            if step.name not in ("mul", "div"):
+                return None
+            place = self.value(self.root(step.args[0].number)).step
+        reduction = self._single(place) if place >= 0 else None
+        if reduction is None or reduction.size != recipients:
+            return None
+        site = site_of(self, place, recipients)
+        return site if self.root(site.value) == number else None
 
     def _row(self, number: int) -> int:
         """The value before it was moved or copied, and before its only row was picked."""
@@ -405,7 +403,7 @@ class Analysis:
         """The values that a sum's messages are made of."""
         reduction = self.record.steps[place].reduction
         if reduction is None:  # sums in a loop
-            return [n for site in self._loops.get(place, ()) for n in self.feeding(site.step)]
+            return [n for site in self.loops.get(place, ()) for n in self.feeding(site.step)]
         return reduction.operands
 
     def side_mixers(self, final: Collection[int]) -> list[int]:
@@ -791,10 +789,6 @@ def move_along(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _expansion(shape: tuple[int, ...]) -> Push:
-    return lambda t: t.expand(shape)
-
-
 def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
     if step.name in VIEWS:
         return lambda t: reshaped(t, shape)
@@ -845,8 +839,9 @@ def _further_back(analysis: Analysis, reduction: Reduction, parts: Parts) -> Par
         if analysis.pooled and not analysis.is_weight(root):
             return None  # a gate that scales a node's row, up or down
         factor = Factor(root, step.name == "div", place, bool(zeroed and zeroed[2]))
-        wider = () if analysis.value(rows).shape == shape else (_expansion(shape),)
-        pushes = (*wider, *parts.pushes)
+        pushes = parts.pushes
+        if analysis.value(rows).shape != shape:
+            pushes = (lambda t: t.expand(shape), *pushes)
         return replace(parts, whole=rows, factors=(*parts.factors, factor), pushes=pushes)
     return None
 
@@ -1019,7 +1014,7 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     step = analysis.record.steps[place]
     reduction = step.reduction
     if reduction is None:
-        members = analysis.loop(place)
+        members = analysis.loops[place]
         axis = int(step.args[1]) if len(step.args) > 1 else int(step.kwargs.get("dim", 0))
         return FinalSite(
             step.result, axis % len(analysis.value(step.result).shape), place,

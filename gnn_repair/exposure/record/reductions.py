@@ -460,8 +460,7 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
         space = c.recorder.value(index).space
         space = space if space is not None else c.recorder.spaces.only(size)
         counted = space is not None and c.recorder.spaces.counts[space] == size
-        if counted and index.dtype != torch.bool:
-            assert space is not None
+        if space is not None and counted and index.dtype != torch.bool:
             first = c.recorder.spaces.first(space)
             ids = index if first == 0 else index + first
             return [(NodeRows(ids.reshape(places).expand(shape)),)]
