@@ -658,6 +658,11 @@ class Analysis:
                 return self._stacked_terms(step, stacked.number, dims)
         return []
 
+    def scaled(self, step: RecordedStep) -> tuple[float, int] | None:
+        """The number by which an operation multiplies the only value that it reads, and that."""
+        terms, count = self.linear_terms(step), sum(isinstance(a, Ref) for a in step.args)
+        return terms[0] if len(terms) == count == 1 else None
+
     def _stacked_terms(self, step: RecordedStep, number: int, dims: Any) -> list[tuple[float, int]]:
         """The same of values that were stacked along an axis of their own for a sum or mean."""
         stack, count = self.maker(number), len(self.value(number).shape)
@@ -815,9 +820,9 @@ def _further_back(analysis: Analysis, reduction: Reduction, parts: Parts) -> Par
     step, shape = analysis.maker(parts.whole), analysis.value(parts.whole).shape
     if step is None or parts.table is not None or prod(shape) == 0:
         return None
-    terms = analysis.linear_terms(step)
-    if len(terms) == 1 == sum(isinstance(argument, Ref) for argument in step.args):
-        return replace(parts, whole=terms[0][1], scale=parts.scale * terms[0][0])
+    scaled = analysis.scaled(step)
+    if scaled is not None:
+        return replace(parts, whole=scaled[1], scale=parts.scale * scaled[0])
     if step.name in MOVES:
         pushes = (_mover(step, shape), *parts.pushes)
         return replace(parts, whole=step.args[0].number, pushes=pushes)
@@ -1044,7 +1049,7 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
 
 def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
     """The site behind a view that lays out the rows of a recipient, if one alone reads the sum."""
-    total, number = site.reduction.size, site.value
+    total, number, factor = site.reduction.size, site.value, site.reduction.factor
     shape = analysis.value(number).shape
     if site.axis is None or total < 2 * size or prod(shape[: site.axis]) > 1:
         return site
@@ -1056,12 +1061,17 @@ def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
         if reader.name in MOVES:
             if not _mover(reader, shape)(torch.empty(before, device="meta")).is_contiguous():
                 return site
-        elif reader.name not in SAME:
+        elif (scaled := analysis.scaled(reader)) is not None:
+            factor *= scaled[0]
+        else:
             return site
         for axis in (1, 0) if reader.name in VIEWS else ():
             rows = analysis.rows_along(number, axis, size) if len(shape) > axis else None
             if is_stack(shape, axis, total) and (shape[axis] == size or rows is not None):
-                return replace(site, value=number, axis=axis, rows=rows, stack=total // shape[axis])
+                reduction, count = replace(site.reduction, factor=factor), total // shape[axis]
+                return replace(
+                    site, value=number, axis=axis, rows=rows, stack=count, reduction=reduction
+                )
     return site
 
 

@@ -327,6 +327,9 @@ def _blocks_of_filter(
     for hop in hops:
         channels = hop.pieces[0].channels if len(hops) > 1 else torch.arange(states.shape[1])
         piece = SiteChannels(site, channels)
+        if blocks and torch.equal(hop.coefficients, hops[0].coefficients):
+            blocks.append(replace(blocks[0], pieces=(piece,), states=states[:, channels]))
+            continue
         recipients, rows, alpha = polynomial(
             hop.recipients, hop.rows, hop.coefficients / site.powers.scale, site.reduction.size,
             site.powers.coefficients,
