@@ -168,7 +168,7 @@ class Analysis:
 
     def ancestors(self, values: Iterable[int]) -> set[int]:
         """All operations that some values depend on."""
-        return {place for _, place in self.record.walk_back(values) if place >= 0}
+        return {place for place in self.record.walk_back(values).values() if place >= 0}
 
     @cached_property
     def needed(self) -> set[int]:
@@ -198,10 +198,10 @@ class Analysis:
             return self._base(step)
 
         start = list(outputs) or [self.record.output]
-        seen = {number for number, _ in self.record.walk_back(start, follow)}
+        seen = set(self.record.walk_back(start, follow))
         if self.pooled and not sums:
             self.centres = self._centres(size)
-            seen = {number for number, _ in self.record.walk_back(start, follow)}
+            seen = set(self.record.walk_back(start, follow))
         feeds = self.ancestors(number for place in sums for number in self.feeding(place))
         return sorted(place for place in sums if place not in feeds), seen
 
@@ -413,7 +413,7 @@ class Analysis:
             step = self.record.steps[place]
             return self._base(step) if place in final else step.inputs
 
-        passed = {place for _, place in self.record.walk_back([self.record.output], follow)}
+        passed = set(self.record.walk_back([self.record.output], follow).values())
         return self._mixers(place for place in passed - set(final) if place >= 0)
 
     def _mixers(self, places: Iterable[int]) -> list[int]:
@@ -449,7 +449,7 @@ class Analysis:
                 movers.add(max(moved, default=place))
             return step.inputs
 
-        list(self.record.walk_back([self.record.output], follow))
+        self.record.walk_back([self.record.output], follow)
         return sorted(movers)
 
     def inner_mixers(self, final: Collection[int]) -> list[int]:
@@ -468,7 +468,8 @@ class Analysis:
 
     def leaves(self, values: Iterable[int]) -> list[Tensor | None]:
         """The tensors that were there before the run and that values depend on."""
-        return [self.value(n).tensor for n, place in self.record.walk_back(values) if place < 0]
+        makers = self.record.walk_back(values).items()
+        return [self.value(number).tensor for number, place in makers if place < 0]
 
     def is_gated(self, sites: Sequence[FinalSite]) -> bool:
         """Whether what follows the sums multiplies them by numbers that depend on features."""
@@ -497,7 +498,7 @@ class Analysis:
         return [
             place for place, step in enumerate(self.record.steps)
             if step.looks and not self._only_finite(step) and not self._is_size(step)
-            and any(self.value(number).rows for number, _ in self.record.walk_back(step.inputs))
+            and any(self.value(number).rows for number in self.record.walk_back(step.inputs))
         ]  # fmt: skip
 
     def _is_size(self, step: RecordedStep) -> bool:
@@ -507,8 +508,9 @@ class Analysis:
             return [n for n in self.record.steps[place].inputs if not self.value(n).floating]
 
         whole = not any(self.value(number).floating for number in step.inputs)
-        places = [place for _, place in self.record.walk_back(step.inputs, follow) if place >= 0]
-        return whole and any(self.record.steps[p].name in GATHERS | {"sort"} for p in places)
+        places = self.record.walk_back(step.inputs, follow).values()
+        names = {self.record.steps[place].name for place in places if place >= 0}
+        return whole and not names.isdisjoint(GATHERS | {"sort"})
 
     def _only_finite(self, step: RecordedStep) -> bool:
         """Whether Python only asks if numbers are finite: they are, whatever the weights."""
@@ -517,7 +519,7 @@ class Analysis:
         def follow(place: int) -> Iterable[int]:
             return steps[place].inputs if steps[place].name in JOINED else ()
 
-        places = [place for _, place in self.record.walk_back(step.inputs, follow)]
+        places = self.record.walk_back(step.inputs, follow).values()
         return all(place >= 0 and steps[place].name in FINITE | JOINED for place in places)
 
     def is_weight(self, number: int) -> bool:
