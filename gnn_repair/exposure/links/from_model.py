@@ -507,7 +507,7 @@ def _embeddings(analysis: Analysis, tables: Sequence[int]) -> tuple[int, ...]:
         step = analysis.record.steps[place]
         return () if step.mixes or not marked.isdisjoint(step.outs) else step.inputs
 
-    seen = {number for number, _ in analysis.record.walk_back(tables, follow)}
+    seen = set(analysis.record.walk_back(tables, follow))
     return tuple(sorted(seen & marked)) or analysis.record.marks
 
 

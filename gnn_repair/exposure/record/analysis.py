@@ -94,7 +94,8 @@ class Analysis:
         """Whether linear attention is read as sums over nodes."""
         self.attention: dict[int, bool] = {}
         """The operations of which that is true, and whether they mix nodes if it is not."""
-        self._loops: dict[int, tuple[FinalSite, ...]] = {}
+        self.loops: dict[int, tuple[FinalSite, ...]] = {}
+        """By operation: the sums of a loop over recipients, if it joins these."""
         self._ranges: dict[int, tuple[float, float]] = {}
         self.centres: Tensor | None = None
         """Of graphs that are classified by the row of one of their nodes: that node."""
@@ -169,7 +170,7 @@ class Analysis:
 
     def ancestors(self, values: Iterable[int]) -> set[int]:
         """All operations that some values depend on."""
-        return {place for _, place in self.record.walk_back(values) if place >= 0}
+        return {place for place in self.record.walk_back(values).values() if place >= 0}
 
     @cached_property
     def needed(self) -> set[int]:
@@ -199,10 +200,10 @@ class Analysis:
             return self._base(step)
 
         start = list(outputs) or [self.record.output]
-        seen = {number for number, _ in self.record.walk_back(start, follow)}
+        seen = set(self.record.walk_back(start, follow))
         if self.pooled and not sums:
             self.centres = self._centres(size)
-            seen = {number for number, _ in self.record.walk_back(start, follow)}
+            seen = set(self.record.walk_back(start, follow))
         feeds = self.ancestors(number for place in sums for number in self.feeding(place))
         return sorted(place for place in sums if place not in feeds), seen
 
@@ -314,9 +315,9 @@ class Analysis:
         """Whether a sum has a row for every recipient, alone or among others."""
         reduction = self.record.steps[place].reduction
         if reduction is None:
-            if place not in self._loops:
-                self._loops[place] = self._loop(place, size)
-            return bool(self._loops[place])
+            if place not in self.loops:
+                self.loops[place] = self._loop(place, size)
+            return bool(self.loops[place])
         alone = reduction.size == size or self.recipient_rows(place, size) is not None
         return alone or (reduction.out_axis is not None and site_of(self, place, size).stack > 1)
 
@@ -348,10 +349,6 @@ class Analysis:
         nodes = rows[0].along(0) if len(rows) == 1 else None
         return nodes if nodes is not None and nodes.unique().numel() == size else None
 
-    def loop(self, place: int) -> tuple[FinalSite, ...]:
-        """The sums of a loop that :meth:`final` has found."""
-        return self._loops[place]
-
     def _loop(self, place: int, size: int) -> tuple[FinalSite, ...]:
         """The sums of single recipients that are stacked to one row for each, or of some of them
         that stand one after another; empty: none are."""
@@ -362,23 +359,24 @@ class Analysis:
         counts = [1 if single else (*self.value(p.number).shape, 0)[0] for p in parts]
         if sum(counts) != size or (not single and (step.name == "stack" or any(step.args[1:]))):
             return ()
-        sites = []
-        for part, count in zip(parts, counts, strict=True):
-            number = self._row(part.number)
-            maker = self.value(number).step
-            while maker >= 0 and self._single(maker) is None:
-                scaled = self.record.steps[maker]
-                if scaled.name not in ("mul", "div"):
-                    return ()
-                maker = self.value(self.root(scaled.args[0].number)).step
-            reduction = self._single(maker) if maker >= 0 else None
-            if reduction is None or reduction.size != count:
-                return ()
-            site = site_of(self, maker, count)
-            if self.root(site.value) != number:
-                return ()
-            sites.append(site)
-        return tuple(sites)
+        sums = [self._sum_of(p.number, count) for p, count in zip(parts, counts, strict=True)]
+        sites = [site for site in sums if site is not None]
+        return tuple(sites) if len(sites) == len(parts) else ()
+
+    def _sum_of(self, number: int, recipients: int) -> FinalSite | None:
+        """The sum over so many recipients that a value is, scaled or not."""
+        number = self._row(number)
+        place = self.value(number).step
+        while place >= 0 and self._single(place) is None:
+            step = self.record.steps[place]
+            if step.name not in ("mul", "div"):
+                return None
+            place = self.value(self.root(step.args[0].number)).step
+        reduction = self._single(place) if place >= 0 else None
+        if reduction is None or reduction.size != recipients:
+            return None
+        site = site_of(self, place, recipients)
+        return site if self.root(site.value) == number else None
 
     def _row(self, number: int) -> int:
         """The value before it was moved or copied, and before its only row was picked."""
@@ -407,7 +405,7 @@ class Analysis:
         """The values that a sum's messages are made of."""
         reduction = self.record.steps[place].reduction
         if reduction is None:  # sums in a loop
-            return [n for site in self._loops.get(place, ()) for n in self.feeding(site.step)]
+            return [n for site in self.loops.get(place, ()) for n in self.feeding(site.step)]
         return reduction.operands
 
     def side_mixers(self, final: Collection[int]) -> list[int]:
@@ -417,7 +415,7 @@ class Analysis:
             step = self.record.steps[place]
             return self._base(step) if place in final else step.inputs
 
-        passed = {place for _, place in self.record.walk_back([self.record.output], follow)}
+        passed = set(self.record.walk_back([self.record.output], follow).values())
         return self._mixers(place for place in passed - set(final) if place >= 0)
 
     def _mixers(self, places: Iterable[int]) -> list[int]:
@@ -450,7 +448,7 @@ class Analysis:
                 movers.add(self._last_mover(step.inputs, place))
             return step.inputs
 
-        list(self.record.walk_back([self.record.output], follow))
+        self.record.walk_back([self.record.output], follow)
         return sorted(movers)
 
     def inner_mixers(self, final: Collection[int], spaces: Spaces) -> list[int]:
@@ -514,7 +512,8 @@ class Analysis:
 
     def leaves(self, values: Iterable[int]) -> list[Tensor | None]:
         """The tensors that were there before the run and that values depend on."""
-        return [self.value(n).tensor for n, place in self.record.walk_back(values) if place < 0]
+        makers = self.record.walk_back(values).items()
+        return [self.value(number).tensor for number, place in makers if place < 0]
 
     def is_gated(self, sites: Sequence[FinalSite]) -> bool:
         """Whether what follows the sums multiplies them by numbers that depend on features."""
@@ -543,7 +542,7 @@ class Analysis:
         return [
             place for place, step in enumerate(self.record.steps)
             if step.looks and not self._only_finite(step) and not self._is_size(step)
-            and any(self.value(number).rows for number, _ in self.record.walk_back(step.inputs))
+            and any(self.value(number).rows for number in self.record.walk_back(step.inputs))
         ]  # fmt: skip
 
     def _is_size(self, step: RecordedStep) -> bool:
@@ -553,8 +552,9 @@ class Analysis:
             return [n for n in self.record.steps[place].inputs if not self.value(n).floating]
 
         whole = not any(self.value(number).floating for number in step.inputs)
-        places = [place for _, place in self.record.walk_back(step.inputs, follow) if place >= 0]
-        return whole and any(self.record.steps[p].name in GATHERS | {"sort"} for p in places)
+        places = self.record.walk_back(step.inputs, follow).values()
+        names = {self.record.steps[place].name for place in places if place >= 0}
+        return whole and not names.isdisjoint(GATHERS | {"sort"})
 
     def _only_finite(self, step: RecordedStep) -> bool:
         """Whether Python only asks if numbers are finite: they are, whatever the weights."""
@@ -563,7 +563,7 @@ class Analysis:
         def follow(place: int) -> Iterable[int]:
             return steps[place].inputs if steps[place].name in JOINED else ()
 
-        places = [place for _, place in self.record.walk_back(step.inputs, follow)]
+        places = self.record.walk_back(step.inputs, follow).values()
         return all(place >= 0 and steps[place].name in FINITE | JOINED for place in places)
 
     def is_weight(self, number: int) -> bool:
@@ -704,6 +704,11 @@ class Analysis:
                 return self._stacked_terms(step, stacked.number, dims)
         return []
 
+    def scaled(self, step: RecordedStep) -> tuple[float, int] | None:
+        """The number by which an operation multiplies the only value that it reads, and that."""
+        terms, count = self.linear_terms(step), sum(isinstance(a, Ref) for a in step.args)
+        return terms[0] if len(terms) == count == 1 else None
+
     def _stacked_terms(self, step: RecordedStep, number: int, dims: Any) -> list[tuple[float, int]]:
         """The same of values that were stacked along an axis of their own for a sum or mean."""
         stack, count = self.maker(number), len(self.value(number).shape)
@@ -835,10 +840,6 @@ def move_along(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _expansion(shape: tuple[int, ...]) -> Push:
-    return lambda t: t.expand(shape)
-
-
 def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
     if step.name in VIEWS:
         return lambda t: reshaped(t, shape)
@@ -865,9 +866,9 @@ def _further_back(analysis: Analysis, reduction: Reduction, parts: Parts) -> Par
     step, shape = analysis.maker(parts.whole), analysis.value(parts.whole).shape
     if step is None or parts.table is not None or prod(shape) == 0:
         return None
-    terms = analysis.linear_terms(step)
-    if len(terms) == 1 == sum(isinstance(argument, Ref) for argument in step.args):
-        return replace(parts, whole=terms[0][1], scale=parts.scale * terms[0][0])
+    scaled = analysis.scaled(step)
+    if scaled is not None:
+        return replace(parts, whole=scaled[1], scale=parts.scale * scaled[0])
     if step.name in MOVES:
         pushes = (_mover(step, shape), *parts.pushes)
         return replace(parts, whole=step.args[0].number, pushes=pushes)
@@ -889,8 +890,9 @@ def _further_back(analysis: Analysis, reduction: Reduction, parts: Parts) -> Par
         if analysis.pooled and not analysis.is_weight(root):
             return None  # a gate that scales a node's row, up or down
         factor = Factor(root, step.name == "div", place, bool(zeroed and zeroed[2]))
-        wider = () if analysis.value(rows).shape == shape else (_expansion(shape),)
-        pushes = (*wider, *parts.pushes)
+        pushes = parts.pushes
+        if analysis.value(rows).shape != shape:
+            pushes = (lambda t: t.expand(shape), *pushes)
         return replace(parts, whole=rows, factors=(*parts.factors, factor), pushes=pushes)
     return None
 
@@ -1063,7 +1065,7 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     step = analysis.record.steps[place]
     reduction = step.reduction
     if reduction is None:
-        members = analysis.loop(place)
+        members = analysis.loops[place]
         axis = int(step.args[1]) if len(step.args) > 1 else int(step.kwargs.get("dim", 0))
         return FinalSite(
             step.result, axis % len(analysis.value(step.result).shape), place,
@@ -1093,7 +1095,7 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
 
 def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
     """The site behind a view that lays out the rows of a recipient, if one alone reads the sum."""
-    total, number = site.reduction.size, site.value
+    total, number, factor = site.reduction.size, site.value, site.reduction.factor
     shape = analysis.value(number).shape
     if site.axis is None or total < 2 * size or prod(shape[: site.axis]) > 1:
         return site
@@ -1105,12 +1107,17 @@ def _stacked(analysis: Analysis, site: FinalSite, size: int) -> FinalSite:
         if reader.name in MOVES:
             if not _mover(reader, shape)(torch.empty(before, device="meta")).is_contiguous():
                 return site
-        elif reader.name not in SAME:
+        elif (scaled := analysis.scaled(reader)) is not None:
+            factor *= scaled[0]
+        else:
             return site
         for axis in (1, 0) if reader.name in VIEWS else ():
             rows = analysis.rows_along(number, axis, size) if len(shape) > axis else None
             if is_stack(shape, axis, total) and (shape[axis] == size or rows is not None):
-                return replace(site, value=number, axis=axis, rows=rows, stack=total // shape[axis])
+                reduction, count = replace(site.reduction, factor=factor), total // shape[axis]
+                return replace(
+                    site, value=number, axis=axis, rows=rows, stack=count, reduction=reduction
+                )
     return site
 
 

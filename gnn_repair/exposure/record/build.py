@@ -300,8 +300,8 @@ def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -
     if kinds is None and parts.kinds is not None:  # each relation has a matrix of its own
         kinds = kept[parts.kinds].reshape(-1)
     blocks = []
-    for several in channels_of.values():
-        channels, first = torch.tensor(several), several[0]
+    for group in channels_of.values():
+        channels, first = torch.tensor(group), group[0]
         alpha = _coefficients(parts, kept, axes, first, states.dtype, entries)
         alpha = _scaled(alpha, after, recipients, first)
         own = states if len(channels) == width else states[:, channels]
@@ -327,6 +327,9 @@ def _blocks_of_filter(
     for hop in hops:
         channels = hop.pieces[0].channels if len(hops) > 1 else torch.arange(states.shape[1])
         piece = SiteChannels(site, channels)
+        if blocks and torch.equal(hop.coefficients, hops[0].coefficients):
+            blocks.append(replace(blocks[0], pieces=(piece,), states=states[:, channels]))
+            continue
         recipients, rows, alpha = polynomial(
             hop.recipients, hop.rows, hop.coefficients / site.powers.scale, site.reduction.size,
             site.powers.coefficients,

@@ -249,23 +249,21 @@ class Record:
 
     def walk_back(
         self, values: Iterable[int], follow: Callable[[int], Iterable[int]] | None = None
-    ) -> Iterator[tuple[int, int]]:
+    ) -> dict[int, int]:
         """Every value that some values depend on, they included, and the operation that made it.
 
         Args:
             values: where to start.
             follow: of an operation the values to go on with; unless given, all that it reads.
         """
-        todo, seen = list(values), set[int]()
+        todo, makers = list(values), dict[int, int]()
         while todo:
             number = todo.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            place = self.values[number].step
-            yield number, place
-            if place >= 0:
-                todo += follow(place) if follow else self.steps[place].inputs
+            if number not in makers:
+                place = makers[number] = self.values[number].step
+                if place >= 0:
+                    todo += follow(place) if follow else self.steps[place].inputs
+        return makers
 
     def forget(self) -> None:
         """Let go of the tensors that the run made: a replay needs none of them."""
@@ -357,9 +355,8 @@ class ValueStore:
         """Forget what stands before a sum's messages, but for what these are made of."""
         assert step.reduction is not None
         parts = self._parts(step.reduction.operands) | set(value_numbers(step.layer_input))
-        for number, _ in self.record.walk_back(step.reduction.operands):
-            if number not in parts:
-                self.values.pop(number, None)
+        for number in set(self.record.walk_back(step.reduction.operands)) - parts:
+            self.values.pop(number, None)
         sizes = {t.untyped_storage()._cdata: t.numel() for t in self.values.values()}
         excess = sum(sizes.values()) - max(KEPT_ALWAYS, self.largest // 2)
         for storage, size in sorted(sizes.items(), key=lambda pair: -pair[1]):
@@ -377,7 +374,7 @@ class ValueStore:
             return steps[place].inputs if passed else ()
 
         parts = set[int]()
-        for number, place in self.record.walk_back(operands, follow):
+        for number, place in self.record.walk_back(operands, follow).items():
             gathers = place >= 0 and steps[place].name in GATHERS
             parts.update({number}, steps[place].inputs if gathers else ())
         return parts

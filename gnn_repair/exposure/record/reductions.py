@@ -466,8 +466,7 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
         space = c.recorder.value(index).space
         space = space if space is not None else c.recorder.spaces.only(size)
         counted = space is not None and c.recorder.spaces.counts[space] == size
-        if counted and index.dtype != torch.bool:
-            assert space is not None
+        if space is not None and counted and index.dtype != torch.bool:
             first = c.recorder.spaces.first(space)
             ids = index if first == 0 else index + first
             return [(NodeRows(ids.reshape(places).expand(shape)),)]
@@ -1083,6 +1082,12 @@ def _pad(c: OpContext) -> list[Behind]:
     return [tuple(r.viewed(lambda t: torch.constant_pad_nd(t, padding, -1)) for r in behind)]
 
 
+def _into(c: OpContext) -> list[Behind]:
+    """select_scatter and slice_scatter."""
+    write = getattr(torch, c.step.name)
+    return _written(c, lambda ids, rows: write(ids, rows, *c.args[2:], **c.kwargs), c.args[1])
+
+
 def _nothing(c: OpContext) -> list[Behind]:
     return [() for _ in c.outs]
 
@@ -1160,6 +1165,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("_cdist_forward", "_euclidean_dist"), _distances),
     "bucketize": lambda c: _pointwise(c) if not c.rows(c.args[1]) else _unknown(c),
     "constant_pad_nd": _pad,
+    **dict.fromkeys(("select_scatter", "slice_scatter"), _into),
     "nonzero": _nothing,
     **dict.fromkeys(
         (f"{form}_{how}{end}" for how in ("sum", "mean", "max", "min", "mul")
