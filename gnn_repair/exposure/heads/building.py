@@ -247,6 +247,10 @@ class Builder:
         self.widths.append(width)
         return len(self.operations)
 
+    def maker(self, value: int) -> Operation | None:
+        """The operation that makes a value; None of the aggregate."""
+        return self.operations[value - 1] if value else None
+
     def select(self, value: int, index: Tensor) -> int:
         """Some channels of a value; the value itself where all are taken in order."""
         whole = torch.arange(self.widths[value], device=self.device)

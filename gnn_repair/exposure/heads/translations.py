@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -327,7 +328,7 @@ def _order(builder: Builder, value: int, source: int) -> Tensor | None:
     whole = torch.arange(builder.widths[value], device=builder.device)
     if source == value:
         return whole
-    made = builder.operations[source - 1] if source else None
+    made = builder.maker(source)
     permuted = isinstance(made, Select) and made.inputs == (value,)
     return made.index if permuted and torch.equal(made.index.sort().values, whole) else None  # type: ignore[union-attr]
 
@@ -405,16 +406,19 @@ def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **ke
 
 def _root(builder: Builder, value: int) -> int:
     """√x; of a sum of squares, a norm that may be divided by."""
-    made = builder.applied("sqrt", value)
-    total = builder.operations[value - 1] if value else None
-    squares = builder.operations[total.inputs[0] - 1] if isinstance(total, Affine) else None
+    root, total = builder.applied("sqrt", value), builder.maker(value)
+    if not isinstance(total, Affine):
+        return root
+    squares, width = builder.maker(total.inputs[0]), builder.widths[total.inputs[0]]
+    order = torch.arange(width, device=builder.device)
+    if isinstance(squares, Select):  # the summed axes were not the last
+        squares, order = builder.maker(squares.inputs[0]), squares.index
     if isinstance(squares, Activation) and squares.name == "square":
-        assert isinstance(total, Affine)
-        size = builder.widths[total.inputs[0]] // builder.widths[value]
+        size = width // builder.widths[value]
         blocks = builder.eye(builder.widths[value]).repeat_interleave(size, 1)
         if torch.equal(total.weight, blocks) and not total.bias.any():
-            builder.norms[made] = Norm(squares.inputs[0], size, 0.0)
-    return made
+            builder.norms[root] = Norm(builder.select(squares.inputs[0], order), size, 0.0)
+    return root
 
 
 def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> TracedTensor:
@@ -427,18 +431,13 @@ def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Tr
     return builder.shown(builder.applied("leaky_relu", value, slope), frame)
 
 
-def pairwise(sign: float) -> Translation:
-    """maximum (sign 1) or minimum (sign −1) of two tensors."""
-
-    def translate(builder: Builder, out: Tensor, left: Operand, right: Operand) -> TracedTensor:
-        frame, operands = builder.aligned(out.shape, left, right)
-        numbers = [
-            part if isinstance(part, int) else builder.constant(part, frame.width)
-            for part in operands
-        ]
-        return builder.shown(_largest(builder, numbers, sign), frame)
-
-    return translate
+def maximum(builder: Builder, out: Tensor, left: Operand, right: Operand) -> TracedTensor:
+    """The larger of two tensors."""
+    frame, operands = builder.aligned(out.shape, left, right)
+    numbers = [
+        part if isinstance(part, int) else builder.constant(part, frame.width) for part in operands
+    ]
+    return builder.shown(_largest(builder, numbers, 1.0), frame)
 
 
 def _largest(builder: Builder, numbers: list[int], sign: float) -> int:
@@ -494,22 +493,10 @@ def _total(builder: Builder, value: int, parts: int, size: int) -> int:
     return _by_part(builder, value, parts, builder.eye(1).expand(1, size))
 
 
-def _mean(builder: Builder, value: int, parts: int, size: int) -> int:
-    return _by_part(builder, value, parts, (builder.eye(1) / size).expand(1, size))
-
-
 def _places(builder: Builder, value: int, parts: int, size: int) -> list[int]:
     """The first channels of all parts, the second ones, and so on."""
     starts = torch.arange(parts, device=builder.device) * size
     return [builder.select(value, starts + place) for place in range(size)]
-
-
-def _product(builder: Builder, value: int, parts: int, size: int) -> int:
-    """One after another."""
-    made, *others = _places(builder, value, parts, size)
-    for other in others:
-        made = builder.emit(Multiply((made, other)), parts)
-    return made
 
 
 def _log_sum_exp(builder: Builder, value: int, parts: int, size: int) -> int:
@@ -521,42 +508,8 @@ def _log_sum_exp(builder: Builder, value: int, parts: int, size: int) -> int:
 
 
 def extreme(sign: float) -> Translation:
-    """amax (sign 1) and amin (sign −1); max and min over one axis, or of two tensors."""
-    over = reduced(lambda b, value, parts, size: _largest(b, _places(b, value, parts, size), sign))
-
-    def translate(builder: Builder, out: Any, source: TracedTensor, *args: Any, **keys: Any) -> Any:
-        if args and isinstance(args[0], TracedTensor | Tensor):
-            return pairwise(sign)(builder, out, source, args[0])
-        return over(builder, out, source, *args, **keys)
-
-    return translate
-
-
-def cumulated(
-    builder: Builder, out: Tensor, source: TracedTensor, dim: int, **_: Any
-) -> TracedTensor:
-    """Sums of everything up to each place of an axis that is not the nodes'."""
-    value, frame, size = parts_of(builder, source, dim)
-    shape = (*frame.shape, size)
-    made = _by_part(builder, value, frame.width, torch.ones_like(builder.eye(size)).tril())
-    return builder.shown(made, Frame(shape, frame.axis, shape)).viewed(lambda t: t.movedim(-1, dim))
-
-
-def vector_norm(
-    builder: Builder, out: Tensor, source: TracedTensor, order: float | None = 2, dims: Any = None,
-    *_: Any, **__: Any,
-) -> Any:  # fmt: skip
-    """The Euclidean norm of parts; what divides by it becomes a normalisation."""
-    if order not in (2, None):
-        raise Untranslatable
-
-    def norm(builder: Builder, value: int, parts: int, size: int) -> int:
-        total = _total(builder, builder.applied("square", value), parts, size)
-        made = builder.applied("sqrt", total)
-        builder.norms[made] = Norm(value, size, 0.0)
-        return made
-
-    return reduced(norm)(builder, out, source, dims)
+    """amax (sign 1) and amin (sign −1); max and min over one axis."""
+    return reduced(lambda b, value, parts, size: _largest(b, _places(b, value, parts, size), sign))
 
 
 # Products with matrices ---------------------------------------------------------------------------
@@ -619,47 +572,6 @@ def _by_head(
         return None
     made = builder.affine(value, torch.block_diag(*right.detach().double().mT))
     return builder.shown(made, Frame(tuple(out.shape), 1, tuple(out.shape), frame.places))
-
-
-def added(product: Callable[..., TracedTensor]) -> Translation:
-    """β · base + α · product: addmm, baddbmm."""
-
-    def translate(
-        builder: Builder, out: Tensor, base: Any, left: Any, right: Any, *, beta: float = 1,
-        alpha: float = 1,
-    ) -> TracedTensor:  # fmt: skip
-        if not traced_in((left, right)):
-            raise Untranslatable
-        made = product(builder, out, left, right)
-        if alpha != 1:
-            made = mul(builder, out, made, float(alpha))
-        if beta != 1:
-            reached = isinstance(base, TracedTensor)
-            base = mul(builder, out, base, float(beta)) if reached else base * beta
-        return add(builder, out, base, made)
-
-    return translate
-
-
-def bilinear(
-    builder: Builder, out: Tensor, left: Operand, weight: Operand, right: Operand, *_: Any
-) -> TracedTensor:
-    """x W y of every node, where messages reach one of the two: nn.Bilinear."""
-    traced, other = (left, right) if isinstance(left, TracedTensor) else (right, left)
-    _tensors(other, weight)
-    if not isinstance(traced, TracedTensor) or traced.nodes.dim() != 2:
-        raise Untranslatable
-    assert isinstance(other, Tensor) and isinstance(weight, Tensor)
-    value, frame = builder.flat(traced)
-    if frame.axis != 0:
-        raise Untranslatable
-    wide, sides = len(weight), "oij,nj->noi" if traced is left else "oij,ni->noj"
-    slopes = torch.einsum(sides, weight.double(), other.double()).flatten(1)
-    factor = slopes if frame.places is None else frame.places.spread(slopes)
-    repeated = torch.arange(frame.width, device=builder.device).repeat(wide)
-    scaled = builder.scaled(builder.select(value, repeated), factor, 0.0)
-    made = _total(builder, scaled, wide, frame.width)
-    return builder.shown(made, frame.last(wide, tuple(out.shape)))
 
 
 # Normalisations -----------------------------------------------------------------------------------
@@ -787,6 +699,39 @@ def _distance(left: Tensor, right: Tensor, p: float = 2.0, *_: Any) -> Tensor:
     return between.abs().sum(-1) if p == 1 else between.square().sum(-1).sqrt()
 
 
+def _mean(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    total = x.sum(dims, keepdim)
+    return total * (total.numel() / x.numel())
+
+
+def _product(x: Tensor, dim: int, keepdim: bool = False, **_: Any) -> Tensor:
+    """One after another."""
+    made = reduce(torch.mul, x.unbind(dim))
+    return made.unsqueeze(dim) if keepdim else made
+
+
+def _vector_norm(
+    x: Tensor, order: float | None = 2, dims: Any = None, keepdim: bool = False, **_: Any
+) -> Tensor:
+    """The Euclidean norm of parts; what divides by it becomes a normalisation."""
+    if order not in (2, None):
+        raise Untranslatable
+    return x.square().sum(dims, keepdim).sqrt()
+
+
+def _bilinear(left: Tensor, weight: Tensor, right: Tensor, *_: Any) -> Tensor:
+    """x W y of every row: nn.Bilinear."""
+    return (left.unsqueeze(1) * torch.einsum("oij,nj->noi", weight, right)).sum(-1)
+
+
+def _with_base(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """β · base + α · product: addmm, addmv, baddbmm."""
+    return lambda base, left, right, beta=1, alpha=1: (
+        (base if beta == 1 else beta * base)
+        + (product(left, right) if alpha == 1 else alpha * product(left, right))
+    )
+
+
 def _rrelu(
     x: Tensor, noise: Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
     *_: Any,
@@ -817,9 +762,13 @@ COMPOSED: dict[str, Callable[..., Tensor]] = {
     "_euclidean_dist": _distance,
     "_cdist_forward": _distance,
     "mv": lambda matrix, vector: torch.mm(matrix, vector.unsqueeze(1)).squeeze(1),
-    "addmv": lambda base, matrix, vector, beta=1, alpha=1: (
-        beta * base + alpha * torch.mv(matrix, vector)
-    ),
+    "addmv": _with_base(torch.mv),
+    "addmm": _with_base(torch.mm),
+    "baddbmm": _with_base(torch.bmm),
+    "_trilinear": _bilinear,
+    "mean": _mean,
+    "prod": _product,
+    **dict.fromkeys(("linalg_vector_norm", "norm"), _vector_norm),
 }
 """Operations made of others, as PyTorch would write them: they are run once more, and followed
 step by step. Only operations that PyTorch itself does not take apart (mm, not matmul) may stand
@@ -873,20 +822,13 @@ TRANSLATIONS: dict[str, Translation] = {
     "masked_fill": lambda builder, out, x, mask, value: where(builder, out, mask, value, x),
     **ELEMENTWISE,
     **dict.fromkeys(("prelu", "_prelu_kernel"), prelu),
-    "maximum": pairwise(1.0),
+    "maximum": maximum,
     "sum": reduced(_total),
-    "mean": reduced(_mean),
-    "prod": reduced(_product),
     "logsumexp": reduced(_log_sum_exp),
-    "cumsum": cumulated,
     **dict.fromkeys(("amax", "max"), extreme(1.0)),
     **dict.fromkeys(("amin", "min"), extreme(-1.0)),
-    **dict.fromkeys(("linalg_vector_norm", "norm"), vector_norm),
     "mm": mm,
     "bmm": bmm,
-    "_trilinear": bilinear,
-    "addmm": added(mm),
-    "baddbmm": added(bmm),
     **dict.fromkeys(BATCH_NORMS.split(), batch_norm),
     "native_layer_norm": layer_norm,
     "native_group_norm": group_norm,
