@@ -1,12 +1,17 @@
-"""Branch and bound over parts of polytopes and signs of units, with leaves that prove themselves.
+"""Linear relaxations of heads, and branch and bound over parts of polytopes and signs of units.
+
+With every nonlinear operation replaced by a line, each margin is at most a linear function of λ,
+and the largest smallest of those over all admissible λ is the oracle's LP again, with contributions
+that belong to the node. Its dual w and the slopes of the lines are the certificate. Bounds of
+several rounds stand side by side as rivals of one LP, and its dual says how to mix them: the
+cutting-plane way to the best lines, which with ReLUs after one layer ends at the triangle
+relaxation, without a general solver.
 
 Where a relaxation stays positive, two cases are made: with few terms the halves of the polytope at
 the edge along which lines are loosest, else the signs of the unit whose line is farthest off. In a
 case a unit's interval is halved (a ReLU is linear there), and a multiple of its input that is
 nonnegative in that case may be added to any bound. Leaves of about one depth are bounded together,
-across LPs, by rounds of linear bounds: the cutting-plane way to the best lines, which with ReLUs
-after one layer ends at the triangle relaxation, without a general solver. An LP is decided when all
-its leaves are closed or one λ met on the way wins.
+across LPs. An LP is decided when all its leaves are closed or one λ met on the way wins.
 """
 
 from __future__ import annotations
@@ -17,34 +22,274 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from gnn_repair.exposure.heads.operations import Activation, Curved, Root
+from gnn_repair.exposure.heads.operations import Activation, Curved, Root, Slopes
 from gnn_repair.kernel_cache import working_seconds
 from gnn_repair.oracle.heads.bound import (
     DEEPEST,
     FEW,
+    HUGE,
     Base,
+    LinearBound,
     Region,
     RelaxedOperation,
+    mixtures,
     original_shares,
     region_of,
+    scores,
     subdivide,
     widest,
 )
 from gnn_repair.oracle.heads.proof import Halving, ProofCase, inner_of
-from gnn_repair.oracle.heads.search import (
-    Certificate,
-    Cuts,
-    SlopesOf,
-    certify,
-    dense_shares,
-    mix_dense,
-    parts_with,
-    rows_and_mixture,
-    worst,
-)
-from gnn_repair.oracle.problems import Floats, Integers
-from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.lps import solve_tables
+from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
+from gnn_repair.oracle.solution import Solution, build_solution, replace_answers
+
+# Relaxations --------------------------------------------------------------------------------------
+
+SlopesOf = dict[int, Slopes]
+"""By number of a curved operation: slopes [B, k], one tensor per input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """w and slopes of B linear programs: they prove that no λ has a margin above ``bound``."""
+
+    bound: Tensor
+    """[B]: of the margin, or of σ times it where the head was multiplied through."""
+    weights: Tensor
+    """[B, C]: w ≥ 0, sums to one, zero at the target."""
+    slopes: SlopesOf
+    seen: dict[int, Tensor]
+    """By number of a nonlinear operation: the coefficients [B or 1, 1, k] it had."""
+
+
+Game = tuple[Floats, Floats]
+"""Linear upper bounds of margins: [places, R] by term, and [B, R] for what is fixed."""
+
+
+def rows_and_mixture(region: Region, target: Integers) -> tuple[Tensor, Tensor]:
+    """Coefficients [B, C − 1, C] of the margins T_c − T_r, and the rival of each as weights."""
+    classes, own = region.base.num_classes, torch.from_numpy(target).unsqueeze(1)
+    rivals = torch.arange(classes - 1)
+    mixture = functional.one_hot(rivals + (rivals >= own), classes).double()
+    return functional.one_hot(own, classes) - mixture, mixture
+
+
+def game_of(region: Region, functions: Tensor, lifted: Tensor, constant: Tensor) -> Game:
+    """Linear functions, as in :class:`LinearBound`, as margins of an exact-mass LP."""
+    terms = np.empty((int(region.begins[-1]), constant.shape[1]))
+    scores(
+        region.ends, region.begins, region.base.rows, region.base.table, region.lifts,
+        functions.numpy(), lifted.numpy(), terms,
+    )  # fmt: skip
+    offset = (functions @ region.fixed.unsqueeze(2)).squeeze(2) + constant
+    return terms, offset.numpy()
+
+
+def play(region: Region, game: Game) -> Solution:
+    """max_λ min_r of the game's margins: a λ by places of the region, and weights over r."""
+    count, places = len(region), len(game[0])
+    # What no number is known for is left out: certificates do not rest on what the LP was told.
+    bounded = (np.where(np.abs(part) < HUGE, -part, 0.0) for part in game)
+    table, beta = (np.pad(part, ((0, 0), (1, 0)))[None] for part in bounded)
+    rows, segments = np.arange(places, dtype=np.int32), np.append(region.local[:, :-1], places)
+    tables = Tables(np.arange(count), segments, rows, rows, table, region.mass[None], beta)
+    zero = np.zeros(count, np.int64)
+    asked = Problems(zero, np.arange(count), zero)
+    piece = solve_tables(tables, asked)
+    stuck = np.flatnonzero(piece.status == FAILED)
+    if not len(stuck):
+        return piece
+    return replace_answers(piece, stuck, _substitutes(tables, asked.taken(stuck)))
+
+
+def _substitutes(tables: Tables, asked: Problems) -> Solution:
+    """A vertex and equal weights where the solver gave up: worse, but admissible."""
+    begins = tables.segments[:-1].reshape(-1, tables.num_groups)[asked.position]
+    lengths = np.diff(tables.segments).reshape(-1, tables.num_groups)[asked.position]
+    row, group = np.nonzero(lengths)
+    count, width = len(asked), tables.num_classes
+    return build_solution(
+        tables,
+        asked,
+        np.bincount(row, minlength=count),
+        begins[row, group],
+        coefficients=tables.mass[0, asked.position[row], group],
+        margin=np.full(count, np.nan),
+        bound=np.full(count, np.nan),
+        status=np.full(count, FAILED, np.int8),
+        rival_weights=np.full((count, width), 1.0 / (width - 1)),
+    )
+
+
+def certify(
+    region: Region,
+    target: Integers,
+    weights: Tensor,
+    parts: dict[int, RelaxedOperation],
+    pushes: dict[int, Tensor] | None = None,
+) -> Certificate:
+    """What w and the lines prove, rounding included."""
+    rows = -weights.unsqueeze(1)
+    index = torch.from_numpy(target)[:, None, None]
+    rows = rows.scatter(2, index, weights.sum(1)[:, None, None])
+    last = len(region.base.graph.operations)
+    linear = region.backward(last, rows, parts, pushes)
+    bound = region.largest(linear)[:, 0]
+    proved = bound.isfinite() & ~region.unbounded
+    return Certificate(torch.where(proved, bound, torch.inf), weights, linear.slopes, linear.seen)
+
+
+def parts_with(region: Region, slopes: SlopesOf) -> dict[int, RelaxedOperation]:
+    """Relaxations with given slopes, above and below."""
+    parts = dict[int, RelaxedOperation]()
+    for number in region.boxes:
+        operation, given = region.curved(number), slopes[number]
+        if isinstance(operation, Root):
+            given = (operation.within(given[0]),)
+        parts[number] = region.with_slopes(number, given, given)
+    return parts
+
+
+def first_relaxation(region: Region, target: Integers) -> tuple[Certificate, Solution]:
+    """The cheapest bound: one line a unit, tight at the middle of its interval."""
+    rows, mixture = rows_and_mixture(region, target)
+    linear = region.backward(len(region.base.graph.operations), rows, region.lines)
+    piece = play(region, game_of(region, linear.functions, linear.lifted, linear.constant))
+    return certify(region, target, mixed_weights(piece, mixture), region.lines), piece
+
+
+def dual_of(piece: Solution) -> Tensor:
+    """The game's weights, [B, 1, R]."""
+    return torch.from_numpy(np.ascontiguousarray(piece.rival_weights[:, 1:])).unsqueeze(1)
+
+
+def mixed_weights(piece: Solution, mixture: Tensor) -> Tensor:
+    """The game's weights as weights [B, C] of classes, given those behind each bound."""
+    weights = (dual_of(piece) @ mixture)[:, 0].clamp(min=0.0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+TINY = 1e-12
+"""Coefficients below this times the largest do not decide about a slope."""
+
+
+class Cuts:
+    """All linear bounds of the rounds so far, for the same B LPs."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.games: list[Game] = []
+        self.mixtures: list[Tensor] = []
+        """[B, R, C] each: the rivals' weights behind each bound."""
+        self.weighted: dict[int, list[list[Tensor]]] = {}
+        """By operation: coefficients [B, R, k], then their products with each input's slope."""
+        self.pushes: dict[int, list[Tensor]] = {}
+        """By operation: multiples [B, R, k] of its input that were added."""
+
+    def add(
+        self,
+        rows: Tensor,
+        mixture: Tensor,
+        parts: dict[int, RelaxedOperation],
+        pushes: dict[int, Tensor] | None = None,
+    ) -> None:
+        """Bound rows [B, R, C] of the outputs with these lines."""
+        last = len(self.region.base.graph.operations)
+        linear = self.region.backward(last, rows, parts, pushes)
+        self.games.append(game_of(self.region, linear.functions, linear.lifted, linear.constant))
+        self.mixtures.append(mixture)
+        for number, part in parts.items():
+            width = part.box[0].low.shape[1]
+            none = torch.zeros(len(self.region), rows.shape[1], width, dtype=torch.float64)
+            self.pushes.setdefault(number, []).append((pushes or {}).get(number, none))
+            self._note(number, part, linear)
+
+    def _note(self, number: int, part: RelaxedOperation, linear: LinearBound) -> None:
+        seen = linear.seen[number].expand(len(self.region), -1, -1)
+        lists = self.weighted.setdefault(number, [[] for _ in range(1 + len(part.below))])
+        if isinstance(part.operation, Root):
+            down = seen.clamp(max=0.0)
+            lists[0].append(down)
+            q = part.below[0].unflatten(1, (-1, part.operation.size)).unsqueeze(1)
+            lists[1].append((down.unsqueeze(3) * q).flatten(2))
+            return
+        lists[0].append(seen)
+        for k, (a, b) in enumerate(zip(part.above, part.below, strict=True)):
+            slopes = torch.where(seen > 0, a.unsqueeze(1), b.unsqueeze(1))
+            lists[k + 1].append(seen * slopes)
+
+    def solve(self) -> Solution:
+        """The LP over all bounds."""
+        terms, fixed = (np.concatenate(parts, axis=1) for parts in zip(*self.games, strict=True))
+        return play(self.region, (terms, fixed))
+
+    def combine(self, piece: Solution) -> tuple[Tensor, SlopesOf]:
+        """Rival weights and slopes as the LP's dual mixes them."""
+        shares, slopes = dual_of(piece), SlopesOf()
+        for number, lists in self.weighted.items():
+            operation = self.region.base.graph.operations[number]
+            total = (shares @ torch.cat(lists[0], dim=1))[:, 0]
+            mixed = tuple((shares @ torch.cat(part, dim=1))[:, 0] for part in lists[1:])
+            if isinstance(operation, Root):
+                total = total.repeat_interleave(operation.size, dim=1)
+            safe = total.abs() > TINY * total.abs().amax(1, keepdim=True).clamp(min=1e-300)
+            slopes[number] = tuple(
+                torch.where(safe, part / torch.where(safe, total, 1.0), 0.0) for part in mixed
+            )
+        return mixed_weights(piece, torch.cat(self.mixtures, dim=1)), slopes
+
+    def combine_pushes(self, piece: Solution) -> dict[int, Tensor]:
+        """The multiples [B, k] of inputs as the LP's dual mixes them."""
+        shares = dual_of(piece)
+        return {k: (shares @ torch.cat(parts, dim=1))[:, 0] for k, parts in self.pushes.items()}
+
+
+def dense_shares(region: Region, piece: Solution) -> Floats:
+    """λ of a game by places, [places]."""
+    shares = np.zeros(int(region.begins[-1]))
+    shares[piece.terms] = piece.coefficients
+    return shares
+
+
+def mix_dense(region: Region, shares: Floats) -> Tensor:
+    """x [B, D] at λ by places."""
+    out = region.base.fixed[region.position]
+    mixtures(region.begins, region.places()[1], shares, region.base.rows, region.base.table, out)
+    return torch.from_numpy(out)
+
+
+def worst(outputs: Tensor, target: Tensor) -> Tensor:
+    """[B]: the target's output less the largest other's; −∞ where one is no number."""
+    index = target.unsqueeze(1)
+    own = outputs.gather(1, index)
+    margin = own - outputs.scatter(1, index, -torch.inf).amax(1, keepdim=True)
+    return margin.squeeze(1).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
+    """Slopes of all curved operations side by side, [B, U]: by number, then by input."""
+    return _side_by_side(region, [part for number in region.boxes for part in slopes[number]])
+
+
+def inner_slopes(region: Region) -> Floats:
+    """The slopes with which the region's intervals were found, [B, V]."""
+    parts = list[Tensor]()
+    for number in inner_of(region.base.graph):
+        line = region.lines[number]
+        both = line.below if isinstance(line.operation, Root) else (*line.above, *line.below)
+        parts += both
+    return _side_by_side(region, parts)
+
+
+def _side_by_side(region: Region, parts: list[Tensor]) -> Floats:
+    none = torch.zeros(len(region), 0, dtype=torch.float64)
+    return np.ascontiguousarray(torch.cat([none, *parts], dim=1).numpy())
+
+
+# Cases --------------------------------------------------------------------------------------------
 
 PUSH = 100.0
 """How much larger than any unit's coefficient the multiple of its input may be: a case that hardly
@@ -137,35 +382,6 @@ class Tree:
     def open(self) -> bool:
         """Neither excluded nor won in the head."""
         return self.bound > self.threshold and self.margin <= self.win
-
-
-def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
-    """Slopes of all curved operations side by side, [B, U]: by number, then by input.
-
-    One that no margin reads has none, and zeros stand for it: the length σ of a final L2 norm is
-    multiplied out and leaves nothing behind.
-    """
-    parts = [
-        part
-        for number, box in region.boxes.items()
-        for part in slopes.get(number, tuple(torch.zeros_like(side.low) for side in box))
-    ]
-    return _side_by_side(region, parts)
-
-
-def inner_slopes(region: Region) -> Floats:
-    """The slopes with which the region's intervals were found, [B, V]."""
-    parts = list[Tensor]()
-    for number in inner_of(region.base.graph):
-        line = region.lines[number]
-        both = line.below if isinstance(line.operation, Root) else (*line.above, *line.below)
-        parts += both
-    return _side_by_side(region, parts)
-
-
-def _side_by_side(region: Region, parts: list[Tensor]) -> Floats:
-    none = torch.zeros(len(region), 0, dtype=torch.float64)
-    return np.ascontiguousarray(torch.cat([none, *parts], dim=1).numpy())
 
 
 class LeafBatch:

@@ -13,8 +13,9 @@ from torch_geometric.data import Data
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
+from gnn_repair.exposure.heads.operations import lower
 from gnn_repair.oracle import nearest_reweighting, solve
-from gnn_repair.oracle.heads import search
+from gnn_repair.oracle.heads import branch
 from gnn_repair.oracle.heads import solve as head_solve
 from gnn_repair.oracle.heads.bound import base_of, original_shares, subdivide
 from gnn_repair.oracle.heads.branch import Leaf, Tree, bound_leaves
@@ -40,6 +41,8 @@ LOOSE = {"mlp": 0.6, "group_norm": 0.6, "layer_norm_gelu": 0.65, "softmax_gate":
 @pytest.mark.parametrize("kind", KINDS)
 def test_most_is_decided_and_proved_and_no_reweighting_contradicts_it(kind):
     exposure = tailed(kind, 2, groups=1 + len(kind) % 3)
+    multiplied = lower(exposure.head).scale is not None
+    assert multiplied == (kind in ("layer_norm", "layer_norm_jk", "normalize"))
     hard = kind in ("mlp", "layer_norm_gelu", "group_norm")  # cases take long to check
     effort = "fast" if hard else "normal"
     solution = solve(exposure, "all", torch.arange(ASKED), effort=effort)
@@ -101,7 +104,7 @@ def test_a_node_without_messages_is_judged_as_it_stands():
 def test_what_the_search_is_helped_by_costs_no_verdict(how, monkeypatch):
     exposure = tailed("relu", 5)
     wanted = solve(exposure, "all")
-    original = search.solve_tables
+    original = branch.solve_tables
 
     def failing(*args):
         piece = original(*args)
@@ -109,10 +112,10 @@ def test_what_the_search_is_helped_by_costs_no_verdict(how, monkeypatch):
         return piece
 
     if how == "a solver that gives up":
-        monkeypatch.setattr(search, "solve_tables", failing)
+        monkeypatch.setattr(branch, "solve_tables", failing)
         found = solve(exposure, "all", effort="full")
     else:  # as where many points stand side by side
-        monkeypatch.setattr(search, "TOGETHER", 0)
+        monkeypatch.setattr(head_solve, "TOGETHER", 0)
         found = solve(exposure, "all")
         np.testing.assert_allclose(found.margin, wanted.margin, atol=1e-9)
     assert found.check(exposure).ok
