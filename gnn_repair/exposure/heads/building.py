@@ -241,10 +241,12 @@ class Builder:
         self.widths = [width]
         self.norms: dict[int, Norm] = {}
 
-    def emit(self, operation: Operation, width: int) -> int:
-        """Append an operation; the number of what it makes."""
+    def emit(self, operation: Operation, width: int | None = None) -> int:
+        """Append an operation; the number of what it makes. How wide that is may be told of one
+        that would be run to find out."""
         self.operations.append(operation)
-        self.widths.append(width)
+        widths = [self.widths[i] for i in operation.inputs]
+        self.widths.append(operation.width(widths) if width is None else width)
         return len(self.operations)
 
     def maker(self, value: int) -> Operation | None:
@@ -260,7 +262,7 @@ class Builder:
             known = isinstance(made, Select) and made.inputs == (value,)
             if known and torch.equal(made.index, index):  # type: ignore[attr-defined]
                 return number
-        return self.emit(Select((value,), index.clone()), index.numel())
+        return self.emit(Select((value,), index.clone()))
 
     def flat(self, traced: TracedTensor) -> tuple[int, Frame]:
         """A value that holds the tensor's channels in order, and the frame they fill."""
@@ -295,8 +297,12 @@ class Builder:
     def scaled(self, value: int, factor: Any, shift: Any) -> int:
         """s ⊙ x + b, constants given as numbers or flat tensors."""
         width = self.widths[value]
-        factor, shift = (self._channels(constant, width) for constant in (factor, shift))
-        return self.emit(Scale((value,), factor, shift), width)
+
+        def by_channel(constant: Any) -> Tensor:
+            tensor = torch.as_tensor(constant, dtype=torch.float64, device=self.device)
+            return tensor.expand(width).clone() if tensor.dim() == 0 else tensor
+
+        return self.emit(Scale((value,), by_channel(factor), by_channel(shift)))
 
     def eye(self, size: int) -> Tensor:
         """The unit matrix."""
@@ -305,17 +311,13 @@ class Builder:
     def affine(self, value: int, weight: Tensor) -> int:
         """W x."""
         bias = weight.new_zeros(weight.shape[0])
-        return self.emit(Affine((value,), weight.contiguous(), bias), weight.shape[0])
+        return self.emit(Affine((value,), weight.contiguous(), bias))
 
     def applied(self, name: str, value: int, parameter: Any = 0.0) -> int:
         """An elementwise function of a value."""
         constant = torch.as_tensor(parameter, dtype=torch.float64, device=self.device)
-        return self.emit(Activation((value,), name, constant), self.widths[value])
+        return self.emit(Activation((value,), name, constant))
 
-    def constant(self, value: Tensor, width: int) -> int:
-        """A value that no message reaches."""
-        return self.emit(Constant((), self._channels(value, width)), width)
-
-    def _channels(self, constant: Any, width: int) -> Tensor:
-        tensor = torch.as_tensor(constant, dtype=torch.float64, device=self.device)
-        return tensor.expand(width).clone() if tensor.dim() == 0 else tensor
+    def constant(self, value: Tensor) -> int:
+        """A value that no message reaches, [d] or [N, d] by node."""
+        return self.emit(Constant((), value))

@@ -7,7 +7,7 @@ an operation in place does to tensors that share its memory is followed element 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -41,33 +41,10 @@ UNKNOWN = Lost("a tensor is written in place through a view, which cannot be fol
 State = TracedTensor | Lost
 
 
-def rewritten_aliases(
-    builder: Builder, target: Tensor, made: State, known: Sequence[tuple[Tensor, State]]
-) -> Iterator[tuple[Tensor, State]]:
-    """The new state of every known tensor, and of the target's base, that sees the change.
-
-    Args:
-        builder: the head so far.
-        target: the tensor that was written.
-        made: what it shows now.
-        known: the other tensors that messages reach.
-    """
-    storage = target.untyped_storage().data_ptr()
-    seen: dict[int, tuple[Tensor, State | None]] = {
-        id(tensor): (tensor, state)
-        for tensor, state in known
-        if tensor.untyped_storage().data_ptr() == storage
-    }
-    base = target._base
-    if base is not None and base is not target:
-        seen.setdefault(id(base), (base, None))
-    for alias, state in seen.values():
-        yield alias, _rewritten(builder, target, made, alias, state)
-
-
 def _rewritten(
     builder: Builder, target: Tensor, made: State, alias: Tensor, state: State | None
 ) -> State:
+    """What a tensor shows that shares the memory of a target, once that shows what was made."""
     if isinstance(made, Lost) or isinstance(state, Lost):
         return made if isinstance(made, Lost) else UNKNOWN
     if _geometry(alias) == _geometry(target):
@@ -102,7 +79,7 @@ def _merged(
         if state is None:
             return UNKNOWN
     width = builder.widths[state.value]
-    both = builder.emit(Concatenate((state.value, made.value)), width + builder.widths[made.value])
+    both = builder.emit(Concatenate((state.value, made.value)))
     shown = TracedTensor(
         both,
         torch.where(written, nodes, state.nodes),
@@ -131,7 +108,7 @@ def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> TracedTensor | 
         count = torch.arange(size, device=nodes.device).view(sizes)
         if bool(((nodes == count) | (nodes < 0)).all()):
             frame = Frame(tuple(alias.shape), axis, tuple(alias.shape))
-            value = builder.constant(constant_in(alias, frame), frame.width)
+            value = builder.constant(constant_in(alias, frame))
             return frame.traced(value, builder.device)
     return None
 
@@ -147,14 +124,14 @@ CUT = ("gather", "index_select", "take_along_dim", "bmm", "baddbmm", "where", "s
 constants may be tried by node."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Call:
     """An operation's arguments, flattened, and the node axis of each (None: shared)."""
 
     target: Any
     leaves: list[Any]
     spec: Any
-    axes: list[int | None] = field(default_factory=list)
+    axes: Sequence[int | None]
 
     def on(self, nodes: Tensor) -> Any:
         """The operation run for some nodes."""
@@ -185,13 +162,12 @@ def keep(
     flats = [builder.flat(mark) if isinstance(mark, TracedTensor) else None for mark in marks]
     if any(f is not None and (f[1].shape != f[1].outer or f[1].places) for f in flats):
         raise Untranslatable(MIXES)
-    call = _Call(target, leaves, spec)
     results = [out] if isinstance(out, Tensor) else list(out)
     if any(result.is_complex() for result in results):
         raise Untranslatable(f"computes with complex numbers, which are not followed; {AS_REAL}")
     cut = torch.Tag.pointwise in target.tags or target._schema.name.partition("::")[2] in CUT
     for axes in _assignments(leaves, flats, builder.num_nodes, cut):
-        call.axes = axes
+        call = _Call(target, leaves, spec, axes)
         found = _node_axes(call, results, builder)
         if found is not None:
             made = [
@@ -204,7 +180,7 @@ def keep(
 
 def _assignments(
     leaves: Sequence[Any], flats: Sequence[Any], num_nodes: int, cut: bool
-) -> Iterator[list[int | None]]:
+) -> Iterator[tuple[int | None, ...]]:
     """Every way to say which axis of which argument runs over the nodes; constants if ``cut``."""
     choices: list[list[int | None]] = []
     for leaf, flat in zip(leaves, flats, strict=True):
@@ -215,8 +191,7 @@ def _assignments(
             choices.append([*axes, None])
         else:
             choices.append([None])
-    for assignment in product(*choices):
-        yield list(assignment)
+    return product(*choices)
 
 
 def _node_axes(call: _Call, results: list[Any], builder: Builder) -> list[int | None] | None:
@@ -272,7 +247,7 @@ def _emit(
         else:
             filled.append(leaf)
     arguments, keywords = tree_unflatten(filled, call.spec)
-    several = None if call.target._schema.returns.__len__() == 1 else output
+    several = None if len(call.target._schema.returns) == 1 else output
     frame = Frame(tuple(result.shape), axis, tuple(result.shape))
     operation = Opaque(
         tuple(inputs),
@@ -288,7 +263,7 @@ def _emit(
         rows = torch.eye(width + 1, width, dtype=torch.float64, device=builder.device)
         made = operation.evaluate([rows], torch.arange(width + 1, device=builder.device))
         affine = Affine(tuple(inputs), (made[:-1] - made[-1]).t().contiguous(), made[-1])
-        return builder.shown(builder.emit(affine, frame.width), frame)
+        return builder.shown(builder.emit(affine), frame)
     return builder.shown(builder.emit(operation, frame.width), frame)
 
 
@@ -483,11 +458,22 @@ class Tracer(TorchDispatchMode):
                 self._remember_all(one, state)
 
     def _overwrite(self, target: Tensor, made: Any) -> None:
-        made = made[0] if isinstance(made, tuple) else made
-        views = [entry for entry in self._known.values() if entry[0] is not target]
-        for alias, state in rewritten_aliases(self.builder, target, made, views):
-            self._remember(alias, state)
+        made, storage = made[0] if isinstance(made, tuple) else made, _storage(target)
+        aliases: list[tuple[Tensor, State | None]] = [
+            entry
+            for entry in self._known.values()
+            if entry[0] is not target and _storage(entry[0]) == storage
+        ]
+        base = target._base
+        if base is not None and id(base) not in self._known:
+            aliases.append((base, None))
+        for alias, state in aliases:
+            self._remember(alias, _rewritten(self.builder, target, made, alias, state))
         self._remember(target, made)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_traced(leaf: Any) -> bool:

@@ -133,7 +133,7 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Tr
         index = torch.arange(frame.width, device=builder.device).view(frame.rest) + start
         indices.append(index.unsqueeze(frame.axis))
         start += frame.width
-    value = builder.emit(Concatenate(tuple(numbers)), start)
+    value = builder.emit(Concatenate(tuple(numbers)))
     channels = torch.cat(indices, dim).expand(out.shape)
     whole = builder.shown(value, Frame(tuple(out.shape), like.axis, tuple(out.shape), like.places))
     return TracedTensor(value, whole.nodes, channels)
@@ -147,7 +147,7 @@ def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
         return number, frame
     assert isinstance(part, Tensor)
     frame = Frame(tuple(part.shape), like.axis, tuple(part.shape), like.places)
-    return builder.constant(constant_in(part, frame), frame.width), frame
+    return builder.constant(constant_in(part, frame)), frame
 
 
 def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int) -> TracedTensor:
@@ -179,7 +179,7 @@ def _put(
         mask = mask.expand(-1, frame.width)
         if before != value:
             both = builder.scaled(before, 1 - mask, 0.0), builder.scaled(value, mask, 0.0)
-            value = builder.emit(Add(both, (1.0, 1.0)), frame.width)
+            value = builder.emit(Add(both, (1.0, 1.0)))
     nodes[places] = own
     inside = nodes[nodes >= 0]
     if inside.unique().numel() < inside.numel():
@@ -216,7 +216,7 @@ def put_rows(
         frame = Frame(shape, dim, shape)
         # Memory that was not yet written may hold anything, and is overwritten.
         known = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
-        base = builder.shown(builder.constant(known, frame.width), frame)
+        base = builder.shown(builder.constant(known), frame)
     assert isinstance(base, TracedTensor)
     return _put(builder, base, values, dim, index, shape)
 
@@ -248,7 +248,7 @@ def copied(builder: Builder, out: Tensor, target: Operand, source: Operand = 0.0
     assert isinstance(target, TracedTensor)
     frame = builder.flat(target)[1]
     constant = torch.as_tensor(source, dtype=torch.float64, device=builder.device)
-    return builder.shown(builder.constant(constant_in(constant, frame), frame.width), frame)
+    return builder.shown(builder.constant(constant_in(constant, frame)), frame)
 
 
 # Arithmetic ---------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def add(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) 
     """left + α · right."""
     frame, (a, b) = builder.aligned(out.shape, left, right)
     if isinstance(a, int) and isinstance(b, int):
-        value = builder.emit(Add((a, b), (1.0, float(alpha))), frame.width)
+        value = builder.emit(Add((a, b), (1.0, float(alpha))))
     elif isinstance(a, int):
         value = builder.scaled(a, 1.0, alpha * b)
     else:
@@ -276,10 +276,7 @@ def mul(builder: Builder, out: Tensor, left: Any, right: Any) -> TracedTensor:
     """left ⊙ right."""
     frame, (a, b) = builder.aligned(out.shape, left, right)
     if isinstance(a, int) and isinstance(b, int):
-        square = a == b
-        made = (
-            builder.applied("square", a) if square else builder.emit(Multiply((a, b)), frame.width)
-        )
+        made = builder.applied("square", a) if a == b else builder.emit(Multiply((a, b)))
         return builder.shown(made, frame)
     value, factor = (a, b) if isinstance(a, int) else (b, a)
     assert isinstance(value, int)
@@ -319,7 +316,7 @@ def _normalized(
     places = torch.arange(frame.width, device=builder.device) // norm.size
     if layout is None or layout[0] != frame or not torch.equal(layout[1][order], places):
         return None
-    normal = builder.emit(Normalize((norm.source,), norm.size, norm.eps), frame.width)
+    normal = builder.emit(Normalize((norm.source,), norm.size, norm.eps))
     return builder.shown(builder.select(normal, order.argsort()), frame)
 
 
@@ -345,7 +342,7 @@ def where(builder: Builder, out: Tensor, mask: Any, left: Any, right: Any) -> Tr
             rest = torch.where(share > 0, 0.0, other) if isinstance(other, Tensor) else 0.0
             made.append(builder.scaled(value, share, rest))
     if len(made) > 1:
-        made = [builder.emit(Add((made[0], made[1]), (1.0, 1.0)), frame.width)]
+        made = [builder.emit(Add((made[0], made[1]), (1.0, 1.0)))]
     return builder.shown(made[0], frame)
 
 
@@ -434,18 +431,15 @@ def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Tr
 def maximum(builder: Builder, out: Tensor, left: Operand, right: Operand) -> TracedTensor:
     """The larger of two tensors."""
     frame, operands = builder.aligned(out.shape, left, right)
-    numbers = [
-        part if isinstance(part, int) else builder.constant(part, frame.width) for part in operands
-    ]
+    numbers = [part if isinstance(part, int) else builder.constant(part) for part in operands]
     return builder.shown(_largest(builder, numbers, 1.0), frame)
 
 
 def _largest(builder: Builder, numbers: list[int], sign: float) -> int:
     """The elementwise maximum of values, or their minimum as −max(−x)."""
-    width = builder.widths[numbers[0]]
     if sign < 0:
         numbers = [builder.scaled(number, -1.0, 0.0) for number in numbers]
-    value = builder.emit(Maximum(tuple(numbers)), width)
+    value = builder.emit(Maximum(tuple(numbers)))
     return value if sign > 0 else builder.scaled(value, -1.0, 0.0)
 
 
@@ -501,10 +495,10 @@ def _places(builder: Builder, value: int, parts: int, size: int) -> list[int]:
 
 def _log_sum_exp(builder: Builder, value: int, parts: int, size: int) -> int:
     """log Σ exp x = x₁ − log softmax₁."""
-    normal = builder.emit(Softmax((value,), size, True), builder.widths[value])
+    normal = builder.emit(Softmax((value,), size, True))
     starts = torch.arange(parts, device=builder.device) * size
     both = builder.select(value, starts), builder.select(normal, starts)
-    return builder.emit(Add(both, (1.0, -1.0)), parts)
+    return builder.emit(Add(both, (1.0, -1.0)))
 
 
 def extreme(sign: float) -> Translation:
@@ -611,7 +605,7 @@ def _normalised(
         flat = full.reshape(-1).repeat_interleave(repeat)
         parts.append(flat.repeat(frame.width // flat.numel()))
     operation = LayerNorm((number,), size, parts[0], parts[1], float(eps))
-    return _results(builder.shown(builder.emit(operation, frame.width), frame), out)
+    return _results(builder.shown(builder.emit(operation), frame), out)
 
 
 def layer_norm(
@@ -650,7 +644,7 @@ def softmax(log: bool) -> Translation:
         number, frame = builder.flat(source.viewed(lambda t: t.movedim(dim, -1)))
         if frame.axis == len(frame.shape) - 1:
             raise Untranslatable(MIXES)
-        value = builder.emit(Softmax((number,), frame.shape[-1], log), frame.width)
+        value = builder.emit(Softmax((number,), frame.shape[-1], log))
         return builder.shown(value, frame).viewed(lambda t: t.movedim(-1, dim))
 
     return translate

@@ -298,7 +298,7 @@ def _of_the_model(raw: Floats, lowered: LoweredHead, classes: int) -> Floats:
 
 
 def _node(aggregate: Exposure, mass: list[float], position: int) -> Part:
-    """All λ of one recipient."""
+    """All λ of one recipient; without messages it has one corner, of no mass."""
     ends = aggregate.segments[position * len(mass) :][: len(mass) + 1].tolist()
     groups = tuple(
         (m, aggregate.contributions[0, aggregate.rows[low:high].long()].numpy())
@@ -306,7 +306,8 @@ def _node(aggregate: Exposure, mass: list[float], position: int) -> Part:
         if low < high
     )
     number = int(aggregate.recipients[position])
-    return Part(number, aggregate.fixed_logits[0, number].numpy(), groups)
+    fixed = aggregate.fixed_logits[0, number].numpy()
+    return Part(number, fixed, groups or ((0.0, np.zeros((1, len(fixed)))),))
 
 
 Assumed = tuple[dict[tuple[int, int], int], tuple[Halving, ...]]
@@ -374,13 +375,13 @@ class Recomputation:
         self.operations, self.widths, self.form = graph.operations, form.widths, form
         self.parts, self.nodes = parts, torch.tensor([part.number for part in parts])
         self.fixed = torch.from_numpy(np.stack([part.fixed for part in parts]))
-        groups = [(b, m, own) for b, part in enumerate(parts) for m, own in part.groups]
+        groups = [(b, m, corners) for b, part in enumerate(parts) for m, corners in part.groups]
         self.owner = np.array([b for b, *_ in groups], np.int64)
         """[S]: the part that each group belongs to; groups of a part stand together."""
-        self.ends = np.append(0, np.cumsum([len(own) for *_, own in groups], dtype=np.int64))
+        self.ends = np.append(0, np.cumsum([len(corners) for *_, corners in groups]))
         self.first = np.searchsorted(self.owner, np.arange(len(parts) + 1))
-        points = np.concatenate([np.empty((0, graph.width)), *(m * own for _, m, own in groups)])
-        most = max((len(part.groups) for part in parts), default=0)
+        points = np.concatenate([m * corners for _, m, corners in groups])
+        most = max(len(part.groups) for part in parts)
         self.rounding = ROUNDING * (max(self.widths) + graph.width + most + 16)
         self.sizes = [self.fixed.abs() + self._over_groups(np.maximum, np.abs(points))]
         self.straight = {0: (self.fixed, torch.from_numpy(points))}
@@ -406,8 +407,7 @@ class Recomputation:
     def _over_groups(self, function: Any, values: Array) -> Tensor:
         """[B, k]: the smallest or largest over every group, added up over the groups of a part."""
         total = np.zeros((len(self.parts), values.shape[1]))
-        if len(self.owner):
-            np.add.at(total, self.owner, function.reduceat(values, self.ends[:-1], axis=0))
+        np.add.at(total, self.owner, function.reduceat(values, self.ends[:-1], axis=0))
         return torch.from_numpy(total)
 
     def _between_corners(self, value: int) -> Interval:
@@ -446,7 +446,7 @@ class Recomputation:
         self.sizes.append(whole.largest)
         if isinstance(operation, Root):
             self.tops[k] = whole.high
-            if operation.inputs[0] in self.straight and len(self.owner):
+            if operation.inputs[0] in self.straight:
                 self._raise_heights(k, operation)
         if inner is not None:
             self.lines[k] = self._line(k, inner)
@@ -487,9 +487,8 @@ class Recomputation:
         height = torch.where(torch.from_numpy(main[group]).unsqueeze(1), whole, rest)
         self.heights[k] = (height + slack[torch.from_numpy(self.owner[group])]).numpy()
         top = self._over_groups(np.maximum, self.heights[k])
-        alone = torch.from_numpy(self.first[1:] == self.first[:-1]).unsqueeze(1)
         self.sizes[k + 1] = torch.maximum(self.sizes[k + 1], top)
-        self.tops[k] = torch.where(alone, self.tops[k], torch.minimum(self.tops[k], top))
+        self.tops[k] = torch.minimum(self.tops[k], top)
 
     def _line(self, k: int, slopes: tuple[Slopes, Slopes], at: Any = slice(None)) -> Line:
         """Lines of these slopes above and below an operation in the parts ``at``."""
@@ -559,16 +558,12 @@ class Recomputation:
         ups = {k: up.expand(len(at), -1, -1).numpy() for k, up in heights.items()}
         points = self.straight[0][1].numpy()
         for q, b in enumerate(at):
-            groups = range(self.first[b], self.first[b + 1])
-            for g in groups:
+            for g in range(self.first[b], self.first[b + 1]):
                 part = slice(self.ends[g], self.ends[g + 1])
                 score = rows[q] @ points[part].T
                 for k, up in ups.items():
                     score = score + up[q] @ self.heights[k][part].T
                 out[q] += score.max(1)
-            if not groups:
-                for k, up in ups.items():
-                    out[q] += up[q] @ self.tops[k][b].numpy()
         return torch.from_numpy(out)
 
     def bounds(
