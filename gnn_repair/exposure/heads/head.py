@@ -326,30 +326,19 @@ class _Steps:
         self.output = other if self.output == number else self.output
 
     def _from_branch(self, operation: Linear, cat: Concatenate) -> Operation | None:
-        """A choice within one branch of a concatenation, or a matrix of it: the columns of constant
-        branches go into the bias, and what is left must be a single branch."""
-        sizes = [self.widths[i] for i in cat.inputs]
+        """A choice within one branch of a concatenation, or a matrix of one whose branches are
+        constants and affine maps of a single value."""
         if isinstance(operation, Select):
             start = 0
-            for branch, size in zip(cat.inputs, sizes, strict=True):
-                if bool(((operation.index >= start) & (operation.index < start + size)).all()):
+            for branch in cat.inputs:
+                end = start + self.widths[branch]
+                if bool(((operation.index >= start) & (operation.index < end)).all()):
                     return Select((branch,), operation.index - start)
-                start += size
-        if not isinstance(operation, Affine):
+                start = end
+        if not isinstance(operation, Affine) or (whole := self._branches_of_one(cat)) is None:
             return None
-        whole = self._branches_of_one(cat)
-        if whole is not None:
-            bias = _constant_through(operation, [whole.bias])
-            return Affine(whole.inputs, operation.weight @ whole.weight, bias)
-        columns = operation.weight.split(sizes, dim=1)
-        made = [(i, self._made(i), part) for i, part in zip(cat.inputs, columns, strict=True)]
-        moving = [(i, part) for i, op, part in made if not isinstance(op, Constant)]
-        if len(moving) != 1:
-            return None
-        bias = operation.bias
-        for _, op, part in made:
-            bias = bias + op.value @ part.t() if isinstance(op, Constant) else bias
-        return Affine((moving[0][0],), moving[0][1].contiguous(), bias)
+        bias = _constant_through(operation, [whole.bias])
+        return Affine(whole.inputs, operation.weight @ whole.weight, bias)
 
 
 ALL = torch.zeros(0, dtype=torch.int64)

@@ -409,7 +409,8 @@ def _root(builder: Builder, value: int) -> int:
     squares, width = builder.maker(total.inputs[0]), builder.widths[total.inputs[0]]
     order = torch.arange(width, device=builder.device)
     if isinstance(squares, Select):  # the summed axes were not the last
-        squares, order = builder.maker(squares.inputs[0]), squares.index
+        order = squares.index
+        squares = builder.maker(squares.inputs[0])
     if isinstance(squares, Activation) and squares.name == "square":
         size = width // builder.widths[value]
         blocks = builder.eye(builder.widths[value]).repeat_interleave(size, 1)

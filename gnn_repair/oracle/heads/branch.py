@@ -145,11 +145,11 @@ def certify(
 def parts_with(region: Region, slopes: SlopesOf) -> dict[int, RelaxedOperation]:
     """Relaxations with given slopes, above and below."""
     parts = dict[int, RelaxedOperation]()
-    for number in region.boxes:
-        operation, given = region.curved(number), slopes[number]
-        if isinstance(operation, Root):
-            given = (operation.within(given[0]),)
-        parts[number] = region.with_slopes(number, given, given)
+    for number, line in region.lines.items():
+        both = slopes[number]
+        if isinstance(line.operation, Root):
+            both = (line.operation.within(both[0]),)
+        parts[number] = line.with_slopes(both, both)
     return parts
 
 
@@ -209,17 +209,12 @@ class Cuts:
 
     def _note(self, number: int, part: RelaxedOperation, linear: LinearBound) -> None:
         seen = linear.seen[number].expand(len(self.region), -1, -1)
-        lists = self.weighted.setdefault(number, [[] for _ in range(1 + len(part.below))])
-        if isinstance(part.operation, Root):
-            down = seen.clamp(max=0.0)
-            lists[0].append(down)
-            q = part.below[0].unflatten(1, (-1, part.operation.size)).unsqueeze(1)
-            lists[1].append((down.unsqueeze(3) * q).flatten(2))
-            return
-        lists[0].append(seen)
-        for k, (a, b) in enumerate(zip(part.above, part.below, strict=True)):
-            slopes = torch.where(seen > 0, a.unsqueeze(1), b.unsqueeze(1))
-            lists[k + 1].append(seen * slopes)
+        up, down = seen.clamp(min=0.0), seen.clamp(max=0.0)
+        total = down if isinstance(part.operation, Root) else seen  # no slope stands above a Root
+        products = (total, *part.operation.carried(up, down, part.above, part.below))
+        lists = self.weighted.setdefault(number, [[] for _ in products])
+        for entries, product in zip(lists, products, strict=True):
+            entries.append(product)
 
     def solve(self) -> Solution:
         """The LP over all bounds."""
@@ -271,7 +266,7 @@ def worst(outputs: Tensor, target: Tensor) -> Tensor:
 
 def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
     """Slopes of all curved operations side by side, [B, U]: by number, then by input."""
-    return _side_by_side(region, [part for number in region.boxes for part in slopes[number]])
+    return _side_by_side(region, [part for number in region.lines for part in slopes[number]])
 
 
 def inner_slopes(region: Region) -> Floats:

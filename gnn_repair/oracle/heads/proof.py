@@ -80,12 +80,12 @@ class ProofForm:
     """What the proofs of a lowered head hold, and in which order."""
 
     def __init__(self, graph: HeadGraph) -> None:
-        operations, self.widths = graph.operations, graph.widths()
-        self.curved = [k for k, op in enumerate(operations) if isinstance(op, Curved)]
-        self.reads = {k: [self.widths[i] for i in operations[k].inputs] for k in self.curved}
+        self.operations, self.widths = graph.operations, graph.widths()
+        self.curved = [k for k, op in enumerate(self.operations) if isinstance(op, Curved)]
+        self.reads = {k: [self.widths[i] for i in self.operations[k].inputs] for k in self.curved}
         """By number of a curved operation: the widths of its inputs."""
         self.inner = {
-            k: self.reads[k] * (1 if isinstance(operations[k], Root) else 2)
+            k: self.reads[k] * (1 if isinstance(self.operations[k], Root) else 2)
             for k in inner_of(graph)
         }
         """By number of an inner operation: the widths of its inner slopes."""
@@ -280,7 +280,7 @@ def proved_bounds(
         chosen = keys[first : first + step]
         entries = [(b, i, case) for b, key in enumerate(chosen) for i, case in todo[key]]
         with np.errstate(all="ignore"):  # what overflows proves nothing, and is found to
-            work = Recomputation(lowered.graph, form, [parts[key] for key in chosen])
+            work = Recomputation(form, [parts[key] for key in chosen])
             at, numbers = (np.array([entry[k] for entry in entries]) for k in (0, 1))
             raw = work.bounds(at, [case for *_, case in entries], target[numbers], lowered.scale)
             bound = _of_the_model(raw, lowered, exposure.frozen_logits.shape[2])
@@ -371,8 +371,8 @@ class Recomputation:
     the sums behind each value come to.
     """
 
-    def __init__(self, graph: HeadGraph, form: ProofForm, parts: Sequence[Part]) -> None:
-        self.operations, self.widths, self.form = graph.operations, form.widths, form
+    def __init__(self, form: ProofForm, parts: Sequence[Part]) -> None:
+        self.operations, self.widths, self.form = form.operations, form.widths, form
         self.parts, self.nodes = parts, torch.tensor([part.number for part in parts])
         self.fixed = torch.from_numpy(np.stack([part.fixed for part in parts]))
         groups = [(b, m, corners) for b, part in enumerate(parts) for m, corners in part.groups]
@@ -382,7 +382,7 @@ class Recomputation:
         self.first = np.searchsorted(self.owner, np.arange(len(parts) + 1))
         points = np.concatenate([m * corners for _, m, corners in groups])
         most = max(len(part.groups) for part in parts)
-        self.rounding = ROUNDING * (max(self.widths) + graph.width + most + 16)
+        self.rounding = ROUNDING * (max(self.widths) + self.widths[0] + most + 16)
         self.sizes = [self.fixed.abs() + self._over_groups(np.maximum, np.abs(points))]
         self.straight = {0: (self.fixed, torch.from_numpy(points))}
         """Values that no curved operation stands before: at o, and what mass times corner adds."""
