@@ -111,8 +111,8 @@ class Frame:
         """A tensor of this shape that shows a value's channels in order, from one on."""
         sizes = [1] * len(self.shape)
         sizes[self.axis] = self.shape[self.axis]
-        known = torch.arange(self.shape[self.axis], device=device)
-        nodes = (known if self.places is None else self.places.nodes).view(sizes).expand(self.shape)
+        count = torch.arange(self.shape[self.axis], device=device)
+        nodes = (count if self.places is None else self.places.nodes).view(sizes).expand(self.shape)
         channels = torch.arange(first, first + self.width, device=device).view(self.rest)
         channels = channels.unsqueeze(self.axis).expand(self.shape)
         whole = TracedTensor(value, nodes, channels)
@@ -182,8 +182,8 @@ def _runs_along(nodes: Tensor, axis: int) -> bool:
 
 
 def _constant_along(channels: Tensor, axis: int) -> bool:
-    shown = _without_repetition(channels)
-    return shown.shape[axis] == 1 or bool((shown == shown.narrow(axis, 0, 1)).all())
+    distinct = _without_repetition(channels)
+    return distinct.shape[axis] == 1 or bool((distinct == distinct.narrow(axis, 0, 1)).all())
 
 
 def _without_repetition(index: Tensor, keep: int | None = None) -> Tensor:
@@ -196,11 +196,11 @@ def _without_repetition(index: Tensor, keep: int | None = None) -> Tensor:
 
 def constant_in(constant: Tensor, frame: Frame) -> Tensor:
     """A constant broadcast to a frame's outer shape as [width], or [N, width] by node; float64."""
-    shown = constant.detach().to(torch.float64, copy=True).expand(frame.outer)
-    shown = shown if frame.shape == frame.outer else shown.reshape(frame.shape)
-    if shown.stride(frame.axis) == 0 or shown.shape[frame.axis] == 1:
-        return shown.select(frame.axis, 0).reshape(-1).contiguous()
-    by_node = shown.movedim(frame.axis, 0)
+    whole = constant.detach().to(torch.float64, copy=True).expand(frame.outer)
+    whole = whole if frame.shape == frame.outer else whole.reshape(frame.shape)
+    if whole.stride(frame.axis) == 0 or whole.shape[frame.axis] == 1:
+        return whole.select(frame.axis, 0).reshape(-1).contiguous()
+    by_node = whole.movedim(frame.axis, 0)
     # One channel axis stays a view, so that a gate [N, 1] is not stored once a channel.
     by_node = by_node if by_node.dim() == 2 else by_node.reshape(by_node.shape[0], -1)
     if frame.places is not None:
@@ -258,9 +258,9 @@ class Builder:
         whole = torch.arange(self.widths[value], device=self.device)
         if torch.equal(index, whole):
             return value
-        for number, made in enumerate(self.operations, start=1):
-            known = isinstance(made, Select) and made.inputs == (value,)
-            if known and torch.equal(made.index, index):  # type: ignore[attr-defined]
+        for number, operation in enumerate(self.operations, start=1):
+            same_value = isinstance(operation, Select) and operation.inputs == (value,)
+            if same_value and torch.equal(operation.index, index):  # type: ignore[attr-defined]
                 return number
         return self.emit(Select((value,), index.clone()))
 

@@ -296,8 +296,8 @@ class Affine(Linear):
 
     def fits(self, widths: Sequence[int]) -> bool:
         rows = self.weight.shape[0]
-        known = super().fits(widths) and self.weight.shape == (rows, widths[0])
-        return known and self.bias.shape[-1] == rows
+        fitting = super().fits(widths) and self.weight.shape == (rows, widths[0])
+        return fitting and self.bias.shape[-1] == rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,8 +322,8 @@ class Scale(Linear):
         return [outer * at_nodes(self.factor, nodes).unsqueeze(1)]
 
     def fits(self, widths: Sequence[int]) -> bool:
-        known = super().fits(widths)
-        return known and self.factor.shape[-1] == self.shift.shape[-1] == widths[0]
+        fitting = super().fits(widths)
+        return fitting and self.factor.shape[-1] == self.shift.shape[-1] == widths[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -716,8 +716,8 @@ class Activation(Curved):
         return True
 
     def fits(self, widths: Sequence[int]) -> bool:
-        known = super().fits(widths) and self.name in FUNCTIONS
-        return known and tuple(self.parameter.shape) in ((), (widths[0],))
+        fitting = super().fits(widths) and self.name in FUNCTIONS
+        return fitting and tuple(self.parameter.shape) in ((), (widths[0],))
 
     def _at(self, y: Tensor) -> Tensor:
         return self.function.value(y, self.parameter)
@@ -1177,8 +1177,8 @@ def restorable(target: Any) -> bool:
 def find_target(name: str) -> Callable[..., Any]:
     """The elementwise ATen operation written as ``name.overload``."""
     packet, _, overload = name.partition(".")
-    known = packet.isidentifier() and overload.isidentifier() and not packet.startswith("__")
-    operation = getattr(getattr(torch.ops.aten, packet, None), overload, None) if known else None
+    spelled = packet.isidentifier() and overload.isidentifier() and not packet.startswith("__")
+    operation = getattr(getattr(torch.ops.aten, packet, None), overload, None) if spelled else None
     if operation is None or not restorable(operation):
         raise InputError(
             f"it names the operation {name[:60]!r}, which is no elementwise one of this PyTorch"

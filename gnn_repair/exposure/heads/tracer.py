@@ -53,11 +53,11 @@ def _rewritten(
     if count > LARGEST or alias.dtype != target.dtype:
         return UNKNOWN
     places = torch.arange(count, device=target.device)
-    shown = places.as_strided(alias.size(), alias.stride(), alias.storage_offset())
-    theirs = places.as_strided(target.size(), target.stride(), target.storage_offset())
+    alias_places = places.as_strided(alias.size(), alias.stride(), alias.storage_offset())
+    target_places = places.as_strided(target.size(), target.stride(), target.storage_offset())
     nodes, channels = places.new_full((count,), -1), places.new_zeros(count)
-    nodes[theirs], channels[theirs] = made.nodes, made.channels
-    return _merged(builder, made, alias, state, nodes[shown], channels[shown])
+    nodes[target_places], channels[target_places] = made.nodes, made.channels
+    return _merged(builder, made, alias, state, nodes[alias_places], channels[alias_places])
 
 
 def _geometry(tensor: Tensor) -> tuple[object, ...]:
@@ -80,23 +80,23 @@ def _merged(
             return UNKNOWN
     width = builder.widths[state.value]
     both = builder.emit(Concatenate((state.value, made.value)))
-    shown = TracedTensor(
+    merged = TracedTensor(
         both,
         torch.where(written, nodes, state.nodes),
         torch.where(written, new + width, state.channels),
     )
     layout = frame_of(state, builder.num_nodes)
-    if layout is None or frame_of(shown, builder.num_nodes) is not None:
-        return shown
+    if layout is None or frame_of(merged, builder.num_nodes) is not None:
+        return merged
     # Some nodes' rows were written: both values for all nodes, and a mask.
     every = torch.where(written, new, 0).amax(layout[0].axis, keepdim=True).expand(new.shape)
     if bool((written & ((every != new) | (nodes != state.nodes))).any()):
-        return shown
-    own = TracedTensor(made.value, state.nodes, every)
+        return merged
+    new_rows = TracedTensor(made.value, state.nodes, every)
     try:
-        return TRANSLATIONS["where"](builder, alias, written, own, state)
+        return TRANSLATIONS["where"](builder, alias, written, new_rows, state)
     except Untranslatable:
-        return shown
+        return merged
 
 
 def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> TracedTensor | None:
@@ -168,11 +168,11 @@ def keep(
     cut = torch.Tag.pointwise in target.tags or target._schema.name.partition("::")[2] in CUT
     for axes in _assignments(leaves, flats, builder.num_nodes, cut):
         call = _Call(target, leaves, spec, axes)
-        found = _node_axes(call, results, builder)
-        if found is not None:
+        result_axes = _node_axes(call, results, builder)
+        if result_axes is not None:
             made = [
                 None if axis is None else _emit(builder, call, flats, i, result, axis)
-                for i, (result, axis) in enumerate(zip(results, found, strict=True))
+                for i, (result, axis) in enumerate(zip(results, result_axes, strict=True))
             ]
             return made[0] if isinstance(out, Tensor) else tuple(made)
     raise Untranslatable(MIXES)
@@ -247,7 +247,7 @@ def _emit(
         else:
             filled.append(leaf)
     arguments, keywords = tree_unflatten(filled, call.spec)
-    several = None if len(call.target._schema.returns) == 1 else output
+    which = None if len(call.target._schema.returns) == 1 else output
     frame = Frame(tuple(result.shape), axis, tuple(result.shape))
     operation = Opaque(
         tuple(inputs),
@@ -255,14 +255,14 @@ def _emit(
         tuple(arguments),
         dict(keywords),
         tuple(constants),
-        several,
+        which,
         axis,
     )
     if name_of(call.target) in LINEAR and len(inputs) == 1 and not constants:
         width = builder.widths[inputs[0]]
         rows = torch.eye(width + 1, width, dtype=torch.float64, device=builder.device)
-        made = operation.evaluate([rows], torch.arange(width + 1, device=builder.device))
-        affine = Affine(tuple(inputs), (made[:-1] - made[-1]).t().contiguous(), made[-1])
+        images = operation.evaluate([rows], torch.arange(width + 1, device=builder.device))
+        affine = Affine(tuple(inputs), (images[:-1] - images[-1]).t().contiguous(), images[-1])
         return builder.shown(builder.emit(affine), frame)
     return builder.shown(builder.emit(operation, frame.width), frame)
 
@@ -453,9 +453,9 @@ class Tracer(TorchDispatchMode):
             if made is not None:
                 self._remember(out, made)
         elif isinstance(out, tuple | list):
-            several = made if isinstance(made, tuple) else [made] * len(out)
-            for one, state in zip(out, several, strict=True):
-                self._remember_all(one, state)
+            states = made if isinstance(made, tuple) else [made] * len(out)
+            for tensor, state in zip(out, states, strict=True):
+                self._remember_all(tensor, state)
 
     def _overwrite(self, target: Tensor, made: Any) -> None:
         made, storage = made[0] if isinstance(made, tuple) else made, _storage(target)

@@ -152,15 +152,15 @@ def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
 
 def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int) -> TracedTensor:
     """Rows of different nodes one after another; rows that no message reaches are nobody's."""
-    made: TracedTensor | None = None
+    joined: TracedTensor | None = None
     start = 0
     for part in parts:
         places = torch.arange(start, start + part.shape[dim], device=builder.device)
         start += part.shape[dim]
         if isinstance(part, TracedTensor):
-            made = _put(builder, made, part, dim, places, tuple(out.shape))
-    assert made is not None
-    return made
+            joined = _put(builder, joined, part, dim, places, tuple(out.shape))
+    assert joined is not None
+    return joined
 
 
 def _put(
@@ -168,25 +168,25 @@ def _put(
     shape: tuple[int, ...],
 ) -> TracedTensor:  # fmt: skip
     """A tensor with another's rows in some places, whose own nodes stand there."""
-    value, frame, own = _rows_of(builder, part, dim, len(places))
+    value, frame, part_nodes = _rows_of(builder, part, dim, len(places))
     nodes = torch.full((shape[dim],), -1, device=builder.device)
     if base is not None:
-        before, known, nodes = _rows_of(builder, base, dim, shape[dim])
-        if known.width != frame.width:
+        before, base_frame, nodes = _rows_of(builder, base, dim, shape[dim])
+        if base_frame.width != frame.width:
             raise Untranslatable(MIXES)
         mask = torch.zeros(builder.num_nodes, 1, dtype=torch.float64, device=builder.device)
-        mask[own[own >= 0]] = 1.0
+        mask[part_nodes[part_nodes >= 0]] = 1.0
         mask = mask.expand(-1, frame.width)
         if before != value:
             both = builder.scaled(before, 1 - mask, 0.0), builder.scaled(value, mask, 0.0)
             value = builder.emit(Add(both, (1.0, 1.0)))
-    nodes[places] = own
+    nodes[places] = part_nodes
     inside = nodes[nodes >= 0]
     if inside.unique().numel() < inside.numel():
         raise Untranslatable(MERGES)
     whole = torch.equal(nodes, torch.arange(builder.num_nodes, device=builder.device))
-    kept = None if whole else Places(nodes, builder.num_nodes)
-    return builder.shown(value, Frame(shape, dim, shape, kept))
+    some = None if whole else Places(nodes, builder.num_nodes)
+    return builder.shown(value, Frame(shape, dim, shape, some))
 
 
 def _rows_of(
@@ -215,8 +215,8 @@ def put_rows(
             return _put(builder, None, values, dim, index, shape)
         frame = Frame(shape, dim, shape)
         # Memory that was not yet written may hold anything, and is overwritten.
-        known = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
-        base = builder.shown(builder.constant(known), frame)
+        rows = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
+        base = builder.shown(builder.constant(rows), frame)
     assert isinstance(base, TracedTensor)
     return _put(builder, base, values, dim, index, shape)
 
@@ -254,33 +254,67 @@ def copied(builder: Builder, out: Tensor, target: Operand, source: Operand = 0.0
 # Arithmetic ---------------------------------------------------------------------------------------
 
 
-def add(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> TracedTensor:
+def each(make: Callable[..., int], count: int = 1) -> Translation:
+    """A function (builder, *operands, *settings) → value of the elements of ``count`` operands, of
+    which those that messages reach are values and the others flat tensors."""
+
+    def translate(builder: Builder, out: Tensor, *args: Any, **keys: Any) -> TracedTensor:
+        if not traced_in(args[:count]):
+            raise Untranslatable
+        frame, operands = builder.aligned(out.shape, *args[:count])
+        return builder.shown(make(builder, *operands, *args[count:], **keys), frame)
+
+    return translate
+
+
+def _add(builder: Builder, left: int | Tensor, right: int | Tensor, alpha: float = 1) -> int:
     """left + α · right."""
-    frame, (a, b) = builder.aligned(out.shape, left, right)
-    if isinstance(a, int) and isinstance(b, int):
-        value = builder.emit(Add((a, b), (1.0, float(alpha))))
-    elif isinstance(a, int):
-        value = builder.scaled(a, 1.0, alpha * b)
-    else:
-        assert isinstance(b, int)
-        value = builder.scaled(b, float(alpha), a)
-    return builder.shown(value, frame)
+    if isinstance(left, Tensor):
+        assert isinstance(right, int)
+        return builder.scaled(right, float(alpha), left)
+    if isinstance(right, Tensor):
+        return builder.scaled(left, 1.0, alpha * right)
+    return builder.emit(Add((left, right), (1.0, float(alpha))))
 
 
-def sub(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> TracedTensor:
-    """left − α · right."""
-    return add(builder, out, left, right, -alpha)
-
-
-def mul(builder: Builder, out: Tensor, left: Any, right: Any) -> TracedTensor:
+def _multiply(builder: Builder, left: int | Tensor, right: int | Tensor) -> int:
     """left ⊙ right."""
-    frame, (a, b) = builder.aligned(out.shape, left, right)
-    if isinstance(a, int) and isinstance(b, int):
-        made = builder.applied("square", a) if a == b else builder.emit(Multiply((a, b)))
-        return builder.shown(made, frame)
-    value, factor = (a, b) if isinstance(a, int) else (b, a)
-    assert isinstance(value, int)
-    return builder.shown(builder.scaled(value, factor, 0.0), frame)
+    if isinstance(left, Tensor):
+        assert isinstance(right, int)
+        return builder.scaled(right, left, 0.0)
+    if isinstance(right, Tensor):
+        return builder.scaled(left, right, 0.0)
+    return (
+        builder.applied("square", left) if left == right else builder.emit(Multiply((left, right)))
+    )
+
+
+def _where(builder: Builder, mask: int | Tensor, left: int | Tensor, right: int | Tensor) -> int:
+    """left where a constant mask is on, else right."""
+    if isinstance(mask, int):
+        raise Untranslatable
+    parts = []
+    for value, other, share in ((left, right, mask), (right, left, 1 - mask)):
+        if isinstance(value, int):
+            # Not a product: what a mask hides may be infinite.
+            rest = torch.where(share > 0, 0.0, other) if isinstance(other, Tensor) else 0.0
+            parts.append(builder.scaled(value, share, rest))
+    return parts[0] if len(parts) == 1 else builder.emit(Add((parts[0], parts[1]), (1.0, 1.0)))
+
+
+def _prelu(builder: Builder, value: int | Tensor, slope: int | Tensor) -> int:
+    """Leaky ReLU with learned slopes."""
+    if isinstance(value, Tensor) or isinstance(slope, int) or slope.dim() > 1:
+        raise Untranslatable
+    return builder.applied("leaky_relu", value, slope)
+
+
+def _maximum(builder: Builder, *operands: int | Tensor) -> int:
+    numbers = [part if isinstance(part, int) else builder.constant(part) for part in operands]
+    return _largest(builder, numbers, 1.0)
+
+
+add, mul, where = each(_add, 2), each(_multiply, 2), each(_where, 3)
 
 
 def div(
@@ -325,40 +359,13 @@ def _order(builder: Builder, value: int, source: int) -> Tensor | None:
     whole = torch.arange(builder.widths[value], device=builder.device)
     if source == value:
         return whole
-    made = builder.maker(source)
-    permuted = isinstance(made, Select) and made.inputs == (value,)
-    return made.index if permuted and torch.equal(made.index.sort().values, whole) else None  # type: ignore[union-attr]
-
-
-def where(builder: Builder, out: Tensor, mask: Any, left: Any, right: Any) -> TracedTensor:
-    """left where a constant mask is on, else right."""
-    _tensors(mask)
-    frame, (a, b, marks) = builder.aligned(out.shape, left, right, mask)
-    assert isinstance(marks, Tensor)
-    made = []
-    for value, other, share in ((a, b, marks), (b, a, 1 - marks)):
-        if isinstance(value, int):
-            # Not a product: what a mask hides may be infinite.
-            rest = torch.where(share > 0, 0.0, other) if isinstance(other, Tensor) else 0.0
-            made.append(builder.scaled(value, share, rest))
-    if len(made) > 1:
-        made = [builder.emit(Add((made[0], made[1]), (1.0, 1.0)))]
-    return builder.shown(made[0], frame)
+    selection = builder.maker(source)
+    if not isinstance(selection, Select) or selection.inputs != (value,):
+        return None
+    return selection.index if torch.equal(selection.index.sort().values, whole) else None
 
 
 # Functions of elements ----------------------------------------------------------------------------
-
-
-def each(make: Callable[..., int]) -> Translation:
-    """A function (builder, value, *settings) → value of every element."""
-
-    def translate(builder: Builder, out: Any, source: Any, *args: Any, **keys: Any) -> TracedTensor:
-        if not isinstance(source, TracedTensor):
-            raise Untranslatable
-        value, frame = builder.flat(source)
-        return builder.shown(make(builder, value, *args, **keys), frame)
-
-    return translate
 
 
 def _elu(
@@ -389,16 +396,16 @@ def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **ke
     )
     if isinstance(low, Tensor | TracedTensor) or isinstance(high, Tensor | TracedTensor):
         raise Untranslatable
-    norm, made = builder.norms.get(value), value
+    norm, clamped = builder.norms.get(value), value
     if low is not None:
-        below = builder.applied("relu", builder.scaled(made, 1.0, -float(low)))
-        made = builder.scaled(below, 1.0, float(low))
+        below = builder.applied("relu", builder.scaled(clamped, 1.0, -float(low)))
+        clamped = builder.scaled(below, 1.0, float(low))
     if high is not None:
-        above = builder.applied("relu", builder.scaled(made, -1.0, float(high)))
-        made = builder.scaled(above, -1.0, float(high))
+        above = builder.applied("relu", builder.scaled(clamped, -1.0, float(high)))
+        clamped = builder.scaled(above, -1.0, float(high))
     if norm is not None and low is not None and high is None:
-        builder.norms[made] = Norm(norm.source, norm.size, max(norm.eps, float(low)))
-    return made
+        builder.norms[clamped] = Norm(norm.source, norm.size, max(norm.eps, float(low)))
+    return clamped
 
 
 def _root(builder: Builder, value: int) -> int:
@@ -417,23 +424,6 @@ def _root(builder: Builder, value: int) -> int:
         if torch.equal(total.weight, blocks) and not total.bias.any():
             builder.norms[root] = Norm(builder.select(squares.inputs[0], order), size, 0.0)
     return root
-
-
-def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> TracedTensor:
-    """Leaky ReLU with learned slopes."""
-    _tensors(weight)
-    frame, (value, slope) = builder.aligned(out.shape, source, weight)
-    assert isinstance(value, int) and isinstance(slope, Tensor)
-    if slope.dim() > 1:
-        raise Untranslatable
-    return builder.shown(builder.applied("leaky_relu", value, slope), frame)
-
-
-def maximum(builder: Builder, out: Tensor, left: Operand, right: Operand) -> TracedTensor:
-    """The larger of two tensors."""
-    frame, operands = builder.aligned(out.shape, left, right)
-    numbers = [part if isinstance(part, int) else builder.constant(part) for part in operands]
-    return builder.shown(_largest(builder, numbers, 1.0), frame)
 
 
 def _largest(builder: Builder, numbers: list[int], sign: float) -> int:
@@ -656,10 +646,10 @@ def softmax(log: bool) -> Translation:
 
 def _power(x: Tensor, exponent: Any) -> Tensor:
     """x to the power of 2, ±½ or −1."""
-    known = {2: torch.square, 0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
-    if isinstance(exponent, Tensor) or exponent not in known:
+    functions = {2: torch.square, 0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
+    if isinstance(exponent, Tensor) or exponent not in functions:
         raise Untranslatable
-    return known[exponent](x)
+    return functions[exponent](x)
 
 
 def _threshold(x: Tensor, level: float, below: float) -> Tensor:
@@ -809,15 +799,17 @@ TRANSLATIONS: dict[str, Translation] = {
     "index_put": index_put,
     **dict.fromkeys(("copy", "fill", "zero"), copied),
     "add": add,
-    **dict.fromkeys(("sub", "subtract"), sub),
-    "rsub": lambda builder, out, left, right, alpha=1: add(builder, out, right, left, -alpha),
+    **dict.fromkeys(
+        ("sub", "subtract"), each(lambda b, left, right, alpha=1: _add(b, left, right, -alpha), 2)
+    ),
+    "rsub": each(lambda b, left, right, alpha=1: _add(b, right, left, -alpha), 2),
     **dict.fromkeys(("mul", "multiply"), mul),
     **dict.fromkeys(("div", "true_divide"), div),
     "where": where,
     "masked_fill": lambda builder, out, x, mask, value: where(builder, out, mask, value, x),
     **ELEMENTWISE,
-    **dict.fromkeys(("prelu", "_prelu_kernel"), prelu),
-    "maximum": maximum,
+    **dict.fromkeys(("prelu", "_prelu_kernel"), each(_prelu, 2)),
+    "maximum": each(_maximum, 2),
     "sum": reduced(_total),
     "logsumexp": reduced(_log_sum_exp),
     **dict.fromkeys(("amax", "max"), extreme(1.0)),

@@ -106,9 +106,10 @@ def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
     chosen = np.arange(count) if position is None else np.unique(position)
     ends = np.arange(count)[:, None] * groups + np.arange(groups + 1)
     ends, rows = aggregate.segments.cpu().numpy()[ends], aggregate.rows.cpu().numpy()
-    own, mass, nodes = ends[chosen], aggregate.mass[0].cpu().numpy(), aggregate.recipients.cpu()
+    chosen_ends = ends[chosen]
+    mass, nodes = aggregate.mass[0].cpu().numpy(), aggregate.recipients.cpu()
     named = np.zeros(aggregate.contributions.shape[1], bool)
-    for first, last in zip(own[:, 0].tolist(), own[:, -1].tolist(), strict=True):
+    for first, last in zip(chosen_ends[:, 0].tolist(), chosen_ends[:, -1].tolist(), strict=True):
         named[rows[first:last]] = True
     at, used = torch.from_numpy(chosen), torch.from_numpy(np.flatnonzero(named))
     # Messages and what is fixed, each beside the largest sums behind it.
@@ -122,9 +123,9 @@ def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
         table = operation.linear([table], nodes[at])
     messages, sums = (_spread(part, used, len(named)) for part in (table, gross))
     low, high, size = np.zeros((3, count, messages.shape[1]))
-    low[chosen], high[chosen], size[chosen] = _extremes(own, mass[chosen], rows, messages)
+    low[chosen], high[chosen], size[chosen] = _extremes(chosen_ends, mass[chosen], rows, messages)
     if folded:  # what was summed may be far larger than the sums
-        size[chosen] = _extremes(own, mass[chosen], rows, sums)[2]
+        size[chosen] = _extremes(chosen_ends, mass[chosen], rows, sums)[2]
     offset, magnitude = (_spread(part, at, count) for part in (fixed, weight))
     size += magnitude
     slack = ROUNDING * (max(messages.shape[1], aggregate.contributions.shape[2]) + groups) * size
@@ -555,11 +556,11 @@ class Region:
                 if part.lift is not None:
                     lifted[:, :, part.lift : part.lift + up.shape[2]] += up
                 carried = part.operation.carried(up, down, part.above, part.below)
-                given = list(zip(operation.inputs, carried, strict=True))
+                reaching = list(zip(operation.inputs, carried, strict=True))
                 if pushes is not None and number in pushes:
-                    given.append((operation.inputs[0], pushes[number]))
+                    reaching.append((operation.inputs[0], pushes[number]))
                     carried[0] = carried[0] + pushes[number]
-                for i, line in given:  # others may cancel it: it is weighed by itself
+                for i, line in reaching:  # others may cancel it: it is weighed by itself
                     weighed = weighed + _dot(line.abs(), self.sizes[i])
             for i, more in zip(operation.inputs, carried, strict=True):
                 held[i] = held[i] + more if i in held else more

@@ -259,8 +259,8 @@ def mix_dense(region: Region, shares: Floats) -> Tensor:
 def worst(outputs: Tensor, target: Tensor) -> Tensor:
     """[B]: the target's output less the largest other's; −∞ where one is no number."""
     index = target.unsqueeze(1)
-    own = outputs.gather(1, index)
-    margin = own - outputs.scatter(1, index, -torch.inf).amax(1, keepdim=True)
+    asked = outputs.gather(1, index)
+    margin = asked - outputs.scatter(1, index, -torch.inf).amax(1, keepdim=True)
     return margin.squeeze(1).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
@@ -475,18 +475,18 @@ class LeafBatch:
         for row, (tree, leaf) in enumerate(self.cases):
             if margin[row] > tree.margin:
                 tree.margin = float(margin[row])
-                own = shares[begins[row] : begins[row + 1]]
-                tree.shares = original_shares(leaf.halvings, own)
+                corner_shares = shares[begins[row] : begins[row + 1]]
+                tree.shares = original_shares(leaf.halvings, corner_shares)
 
     def _keep(
         self, weights: Tensor, slopes: SlopesOf, pushes: dict[int, Tensor], values: list[Tensor]
     ) -> None:
         """Take the certificates where they are better than what was had."""
         betas = {n: (pushes[n] * signs).clamp(min=0.0) for n, signs in self.signs.items()}
-        given = {n: (betas[n] * signs).unsqueeze(1) for n, signs in self.signs.items()}
+        multiples = {n: (betas[n] * signs).unsqueeze(1) for n, signs in self.signs.items()}
         parts = parts_with(self.region, slopes)
         certificate = certify(
-            self.region, self.target, weights, parts, given if self.depth else None
+            self.region, self.target, weights, parts, multiples if self.depth else None
         )
         flat, bounds = flat_slopes(self.region, slopes), certificate.bound.tolist()
         splits, edges = self._splits(certificate, parts, values), self._edges(certificate, parts)

@@ -583,10 +583,10 @@ class Recomputation:
             for place, unit, sign, beta in case.splits:
                 added[self.form.curved[place]][q, 0, unit] = sign * max(beta, 0.0)
         pushes = {k: torch.from_numpy(push) for k, push in added.items()}
-        outputs, given = len(self.operations), torch.from_numpy(rows).unsqueeze(1)
+        outputs, margins = len(self.operations), torch.from_numpy(rows).unsqueeze(1)
 
         def largest(more: Mapping[int, Tensor] = NONE) -> Tensor:
-            walked = self._walk(outputs, given, lines, at, pushes, more)
+            walked = self._walk(outputs, margins, lines, at, pushes, more)
             found = self._largest(*walked, at)[:, 0] / total
             return torch.where(self.lost[at] | found.isnan(), torch.inf, found)
 
@@ -746,8 +746,8 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
         off = _worst(off, float(np.abs(margins - solution.margin[chosen]).max()))
         if exposure.replay is not None:
             with torch.no_grad():
-                own = exposure.replay(coefficients[0]).double().cpu()
-            margins = _margins(solution, own[exposure.recipients], chosen)
+                replayed = exposure.replay(coefficients[0]).double().cpu()
+            margins = _margins(solution, replayed[exposure.recipients], chosen)
         unconfirmed += int(((solution.verdict[chosen] == "can") & ~(margins > WINS)).sum())
         left = np.delete(left, first)
     return off, unconfirmed
@@ -755,9 +755,9 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
 
 def _margins(solution: Solution, logits: Tensor, chosen: Integers) -> Floats:
     rows = logits.numpy()[solution.recipient[chosen]]
-    place = np.arange(len(rows)), solution.target[chosen]
-    own, rows[place] = rows[place], -np.inf
-    return np.asarray(own - rows.max(1))
+    at = np.arange(len(rows)), solution.target[chosen]
+    asked, rows[at] = rows[at], -np.inf
+    return np.asarray(asked - rows.max(1))
 
 
 # Every bound --------------------------------------------------------------------------------------
@@ -771,10 +771,10 @@ def _wrong_signs(solution: Solution) -> float:
     weights = proofs.weights[cases]
     if not len(cases):
         return 0.0
-    own = weights[np.arange(len(cases)), solution.target[question[cases]]]
+    on_target = weights[np.arange(len(cases)), solution.target[question[cases]]]
     betas = proofs.multiplier[np.repeat(stated[question], np.diff(proofs.splits))]
     total, least = np.abs(weights.sum(1) - 1).max(), float((-betas).max(initial=0.0))
-    return _worst(float((-weights).max()), float(total), float(np.abs(own).max()), least)
+    return _worst(float((-weights).max()), float(total), float(np.abs(on_target).max()), least)
 
 
 def _rewritten(exposure: Exposure, recipient: Integers) -> float:

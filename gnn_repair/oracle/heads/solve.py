@@ -150,8 +150,8 @@ def jacobian_at(region: Region, x: Tensor) -> tuple[Tensor, Tensor]:
         point = x.detach().repeat_interleave(classes, dim=0).requires_grad_(True)
         with torch.enable_grad():
             outputs = region.base.graph(point, region.nodes.repeat_interleave(classes))
-            own = outputs.view(len(x), classes, classes).diagonal(dim1=1, dim2=2)
-            return own.detach(), derivative(own.sum(), point).view(len(x), classes, -1)
+            diagonal = outputs.view(len(x), classes, classes).diagonal(dim1=1, dim2=2)
+            return diagonal.detach(), derivative(diagonal.sum(), point).view(len(x), classes, -1)
     point = x.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         outputs = region.base.graph(point, region.nodes)
@@ -508,11 +508,11 @@ def _reasons(questions: Questions, bound: Floats) -> dict[int, str]:
     both = np.flatnonzero(wins & excluded)
     if not len(both):
         return reasons
-    own = replace(exposure, replay=None)
+    headed = replace(exposure, replay=None)
     lambdas = [questions.kept[i] for i in both]
-    inside = replay_margins(own, questions.position[both], questions.target[both], lambdas)
+    head_margins = replay_margins(headed, questions.position[both], questions.target[both], lambdas)
     size = PRECISION * max(1.0, float(exposure.frozen_logits.abs().max()))
-    for i, head in zip(both, inside, strict=True):
+    for i, head in zip(both, head_margins, strict=True):
         why = "the difference is rounding"
         if margin[i] - head > size:
             why = f"it has {head:.2g} there, so the exposure is not of this model; expose it again"
