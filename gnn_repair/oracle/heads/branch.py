@@ -16,7 +16,7 @@ across LPs. An LP is decided when all its leaves are closed or one λ met on the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -298,8 +298,8 @@ Unit = tuple[int, int]
 class Leaf:
     """One case: signs of some inputs, and what proves how far its margin can go."""
 
-    units: tuple[Unit, ...] = ()
-    signs: tuple[int, ...] = ()
+    assumed: tuple[tuple[Unit, int], ...] = ()
+    """Units, and the signs that their inputs are taken to have."""
     bound: float = np.inf
     """Of the lowered head's margin in this case."""
     weights: Floats = field(default_factory=lambda: np.empty(0))
@@ -307,7 +307,7 @@ class Leaf:
     slopes: Floats = field(default_factory=lambda: np.empty(0))
     """[U]: of all nonlinear operations side by side, by number and then by input."""
     multipliers: Floats = field(default_factory=lambda: np.empty(0))
-    """[units]: β ≥ 0, what multiple of ± the input was added."""
+    """[assumed]: β ≥ 0, what multiple of ± the input was added."""
     inner: Floats = field(default_factory=lambda: np.empty(0))
     """[V]: the slopes with which intervals were found."""
     split: Unit | None = None
@@ -323,8 +323,10 @@ class Leaf:
 
     def as_case(self, order: dict[int, int]) -> ProofCase:
         """The leaf as a case of a proof; ``order`` counts the curved operations by number."""
-        units = zip(self.units, self.signs, self.multipliers, strict=True)
-        splits = tuple((order[n], channel, sign, float(beta)) for (n, channel), sign, beta in units)
+        splits = tuple(
+            (order[number], channel, sign, float(beta))
+            for ((number, channel), sign), beta in zip(self.assumed, self.multipliers, strict=True)
+        )
         return ProofCase(self.weights, self.slopes, self.inner, splits, self.halvings)
 
     def cases(self, terms: int, others: list[Curved]) -> list[Leaf]:
@@ -332,14 +334,14 @@ class Leaf:
         ``others`` are the head's nonlinear operations that are no ReLU."""
         halves, soon_linear = list[Leaf](), not others and self.loose <= FEW_UNITS
         for side in (-1, 1):
-            units, signs, halvings = self.units, self.signs, self.halvings
+            assumed, halvings = self.assumed, self.halvings
             if self.edge is not None and terms <= FEW and not soon_linear:
                 halvings = (*halvings, (*self.edge, side))
             elif self.split is not None:
-                units, signs = (*units, self.split), (*signs, side)
+                assumed = (*assumed, (self.split, side))
             else:
                 return [replace(self, last=True)]
-            halves.append(Leaf(units, signs, weights=self.weights, halvings=halvings))
+            halves.append(Leaf(assumed, weights=self.weights, halvings=halvings))
         return halves
 
 
@@ -384,12 +386,12 @@ class LeafBatch:
 
     def __init__(self, base: Base, cases: list[tuple[Tree, Leaf]], push: float = PUSH) -> None:
         self.base, self.cases, self.push = base, cases, push
-        self.depth = max(len(leaf.units) for _, leaf in cases)
+        self.depth = max(len(leaf.assumed) for _, leaf in cases)
         self.position, self.target = np.array([(t.position, t.target) for t, _ in cases]).T
         assumed = [
             (row, level, *unit, sign)
             for row, (_, leaf) in enumerate(cases)
-            for level, (unit, sign) in enumerate(zip(leaf.units, leaf.signs, strict=True))
+            for level, (unit, sign) in enumerate(leaf.assumed)
         ]
         self.assumed = np.array(assumed, np.int64).reshape(-1, 5)
         """[A, 5]: row, level, operation, channel and sign of everything that the leaves assume."""
@@ -431,27 +433,21 @@ class LeafBatch:
             weights, slopes = cuts.combine(piece)
             final = turn + 1 == rounds
             # Bounds only fall from round to round: a certificate is worth its price at the end.
-            if final or self._closing(piece):
+            if final or any(self._ended(piece.margin)):
                 self._keep(weights, slopes, cuts.combine_pushes(piece), values)
-            if final or self._settled():
+            bounds = [np.inf if leaf is None else leaf.bound for leaf in self.best]
+            if final or all(self._ended(bounds)):
                 break
             parts = region.relax(values)
             cuts.add(rows, mixture, parts)
         return [leaf for leaf in self.best if leaf is not None]
 
-    def _closing(self, piece: Solution) -> bool:
-        """Whether the LP of a round says that some leaf can be closed, or its tree has won."""
-        return any(
-            tree.margin > tree.win or float(value) <= tree.threshold
-            for (tree, _), value in zip(self.cases, piece.margin, strict=True)
-        )
-
-    def _settled(self) -> bool:
-        """Whether every leaf is closed, or its tree has won."""
-        return all(
-            tree.margin > tree.win or (leaf is not None and leaf.bound <= tree.threshold)
-            for (tree, _), leaf in zip(self.cases, self.best, strict=True)
-        )
+    def _ended(self, bounds: Iterable[float]) -> list[bool]:
+        """Of every leaf whether a bound closes it, or its tree has won."""
+        return [
+            tree.margin > tree.win or bound <= tree.threshold
+            for (tree, _), bound in zip(self.cases, bounds, strict=True)
+        ]
 
     def _add_mixed(self, cuts: Cuts, weights: Tensor, parts: dict[int, RelaxedOperation]) -> None:
         """A bound of the rivals' mixture, where units that rivals disagree about cancel, and one
@@ -498,8 +494,8 @@ class LeafBatch:
             if old is not None and old.bound <= bounds[row]:
                 continue
             self.best[row] = Leaf(
-                leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row],
-                sizes[row, : len(leaf.units)], self.inner[row], *splits[row], leaf.last,
+                leaf.assumed, bounds[row], weights[row].numpy(), flat[row],
+                sizes[row, : len(leaf.assumed)], self.inner[row], *splits[row], leaf.last,
                 leaf.halvings, edges[row],
             )  # fmt: skip
 
@@ -620,7 +616,7 @@ def _level(base: Base, trees: list[Tree]) -> None:
                 tree.leaves.append(replace(leaf, last=True))
                 break
             for case in leaf.cases(tree.terms, others):
-                depth = len(case.units).bit_length()  # calls cost more than a few rows of zeros
+                depth = len(case.assumed).bit_length()  # calls cost more than a few rows of zeros
                 by_depth.setdefault((depth, case.last), []).append((tree, case))
     for (_, last), cases in by_depth.items():
         bound_leaves(base, cases, *((LAST_ROUNDS, LAST_PUSH) if last else (ROUNDS, PUSH)))
