@@ -1265,6 +1265,11 @@ class HeadGraph:
     operations: tuple[Operation, ...]
     """The last one makes the logits; an empty head hands the aggregate through."""
 
+    @property
+    def curved(self) -> list[int]:
+        """The places of its curved operations."""
+        return [k for k, operation in enumerate(self.operations) if isinstance(operation, Curved)]
+
     def widths(self) -> list[int]:
         """The width of every value, the aggregate first."""
         widths = [self.width]

@@ -41,7 +41,7 @@ from gnn_repair.oracle.heads.bound import (
     subdivide,
     widest,
 )
-from gnn_repair.oracle.heads.proof import Halving, ProofCase, inner_of
+from gnn_repair.oracle.heads.proof import ProofCase, inner_of
 from gnn_repair.oracle.lps import solve_tables
 from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
 from gnn_repair.oracle.solution import Solution, build_solution, replace_answers
@@ -291,58 +291,37 @@ PUSH = 100.0
 any λ falls into needs a large one."""
 
 Unit = tuple[int, int]
-"""An elementwise operation's number and a channel of it."""
+"""An elementwise operation, counted among the curved ones, and a channel of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """One case: signs of some inputs, and what proves how far its margin can go."""
+    """One case, with how far its margin can go."""
 
-    assumed: tuple[tuple[Unit, int], ...] = ()
-    """Units, and the signs that their inputs are taken to have."""
+    case: ProofCase = field(default_factory=lambda: ProofCase(np.empty(0), np.empty(0)))
+    """What it assumes, and what proves the bound."""
     bound: float = np.inf
     """Of the lowered head's margin in this case."""
-    weights: Floats = field(default_factory=lambda: np.empty(0))
-    """[C]: w."""
-    slopes: Floats = field(default_factory=lambda: np.empty(0))
-    """[U]: of all nonlinear operations side by side, by number and then by input."""
-    multipliers: Floats = field(default_factory=lambda: np.empty(0))
-    """[assumed]: β ≥ 0, what multiple of ± the input was added."""
-    inner: Floats = field(default_factory=lambda: np.empty(0))
-    """[V]: the slopes with which intervals were found."""
     split: Unit | None = None
     """The unit whose line is farthest off where the bound is attained; None: there is none left."""
     loose: int = 0
     """How many units could be split."""
     last: bool = False
     """Whether all was tried that there is."""
-    halvings: tuple[Halving, ...] = ()
-    """Edges of the polytope that were halved, in order."""
     edge: tuple[int, int] | None = None
     """The two corners that differ most; None: there are no two."""
 
-    def as_case(self, order: dict[int, int]) -> ProofCase:
-        """The leaf as a case of a proof; ``order`` counts the curved operations by number."""
-        splits = tuple(
-            (order[number], channel, sign, float(beta))
-            for ((number, channel), sign), beta in zip(self.assumed, self.multipliers, strict=True)
-        )
-        return ProofCase(self.weights, self.slopes, self.inner, splits, self.halvings)
-
-    def cases(self, terms: int, others: list[Curved]) -> list[Leaf]:
+    def halves(self, terms: int, others: list[Curved]) -> list[Leaf]:
         """What it is split into: at an edge of few corners, by a unit's sign, or not at all;
         ``others`` are the head's nonlinear operations that are no ReLU."""
-        halves, soon_linear = list[Leaf](), not others and self.loose <= FEW_UNITS
-        for side in (-1, 1):
-            assumed, halvings = self.assumed, self.halvings
-            if self.edge is not None and terms <= FEW and not soon_linear:
-                halvings = (*halvings, (*self.edge, side))
-            elif self.split is not None:
-                assumed = (*assumed, (self.split, side))
-            else:
-                return [replace(self, last=True)]
-            halves.append(Leaf(assumed, weights=self.weights, halvings=halvings))
-        return halves
+        soon_linear = not others and self.loose <= FEW_UNITS
+        if self.edge is not None and terms <= FEW and not soon_linear:
+            edges = [(*self.case.halvings, (*self.edge, side)) for side in (-1, 1)]
+            return [Leaf(replace(self.case, halvings=halvings)) for halvings in edges]
+        if self.split is not None:
+            signs = [(*self.case.splits, (*self.split, side, 0.0)) for side in (-1, 1)]
+            return [Leaf(replace(self.case, splits=splits)) for splits in signs]
+        return [replace(self, last=True)]
 
 
 @dataclass(eq=False)
@@ -386,12 +365,13 @@ class LeafBatch:
 
     def __init__(self, base: Base, cases: list[tuple[Tree, Leaf]], push: float = PUSH) -> None:
         self.base, self.cases, self.push = base, cases, push
-        self.depth = max(len(leaf.assumed) for _, leaf in cases)
+        self.depth = max(len(leaf.case.splits) for _, leaf in cases)
+        self.curved = base.graph.curved
         self.position, self.target = np.array([(t.position, t.target) for t, _ in cases]).T
         assumed = [
-            (row, level, *unit, sign)
+            (row, level, self.curved[place], unit, sign)
             for row, (_, leaf) in enumerate(cases)
-            for level, (unit, sign) in enumerate(leaf.assumed)
+            for level, (place, unit, sign, _) in enumerate(leaf.case.splits)
         ]
         self.assumed = np.array(assumed, np.int64).reshape(-1, 5)
         """[A, 5]: row, level, operation, channel and sign of everything that the leaves assume."""
@@ -402,7 +382,7 @@ class LeafBatch:
         }
         for number, (row, _, unit, sign) in self._by_operation():
             self.signs[number].numpy()[row, unit] = sign
-        halvings, position = [leaf.halvings for _, leaf in cases], self.position
+        halvings, position = [leaf.case.halvings for _, leaf in cases], self.position
         if any(halvings):
             base, position = subdivide(base, position, halvings), np.arange(len(cases))
         self.region = region_of(base, position, self.signs if self.depth else None)
@@ -422,7 +402,7 @@ class LeafBatch:
         cuts.add(rows, mixture, parts)
         weights = None
         if self.depth:
-            weights = torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))
+            weights = torch.from_numpy(np.stack([leaf.case.weights for _, leaf in self.cases]))
         for turn in range(rounds):
             if weights is not None:
                 self._add_mixed(cuts, weights, parts)
@@ -472,14 +452,14 @@ class LeafBatch:
             if margin[row] > tree.margin:
                 tree.margin = float(margin[row])
                 corner_shares = shares[begins[row] : begins[row + 1]]
-                tree.shares = original_shares(leaf.halvings, corner_shares)
+                tree.shares = original_shares(leaf.case.halvings, corner_shares)
 
     def _keep(
         self, weights: Tensor, slopes: SlopesOf, pushes: dict[int, Tensor], values: list[Tensor]
     ) -> None:
         """Take the certificates where they are better than what was had."""
-        betas = {n: (pushes[n] * signs).clamp(min=0.0) for n, signs in self.signs.items()}
-        multiples = {n: (betas[n] * signs).unsqueeze(1) for n, signs in self.signs.items()}
+        sided = {n: (pushes[n] * signs).clamp(min=0.0) for n, signs in self.signs.items()}
+        multiples = {n: (sided[n] * signs).unsqueeze(1) for n, signs in self.signs.items()}
         parts = parts_with(self.region, slopes)
         certificate = certify(
             self.region, self.target, weights, parts, multiples if self.depth else None
@@ -488,16 +468,20 @@ class LeafBatch:
         splits, edges = self._splits(certificate, parts, values), self._edges(certificate, parts)
         sizes = np.zeros((len(self.cases), self.depth))
         for number, (row, level, unit, _) in self._by_operation():
-            sizes[row, level] = betas[number].numpy()[row, unit]
+            sizes[row, level] = sided[number].numpy()[row, unit]
         for row, (_, leaf) in enumerate(self.cases):
             old = self.best[row]
             if old is not None and old.bound <= bounds[row]:
                 continue
-            self.best[row] = Leaf(
-                leaf.assumed, bounds[row], weights[row].numpy(), flat[row],
-                sizes[row, : len(leaf.assumed)], self.inner[row], *splits[row], leaf.last,
-                leaf.halvings, edges[row],
-            )  # fmt: skip
+            betas = zip(leaf.case.splits, sizes[row].tolist(), strict=False)
+            case = ProofCase(
+                weights[row].numpy(),
+                flat[row],
+                self.inner[row],
+                tuple((*assumed[:3], beta) for assumed, beta in betas),
+                leaf.case.halvings,
+            )
+            self.best[row] = Leaf(case, bounds[row], *splits[row], leaf.last, edges[row])
 
     def _edges(
         self, found: Certificate, parts: dict[int, RelaxedOperation]
@@ -505,7 +489,7 @@ class LeafBatch:
         """For each leaf of few terms the two corners between which its lines are loosest."""
         edges: list[tuple[int, int] | None] = [None] * len(self.cases)
         few = np.flatnonzero(
-            [tree.terms <= FEW and len(leaf.halvings) < DEEPEST for tree, leaf in self.cases]
+            [tree.terms <= FEW and len(leaf.case.halvings) < DEEPEST for tree, leaf in self.cases]
         )
         if not len(few):
             return edges
@@ -530,7 +514,8 @@ class LeafBatch:
             if outer is not None:
                 full = outer.expand(len(self.cases), -1, -1)[:, 0]
                 gaps.append(_gaps(parts[number], full, signs, values, self.region.nodes))
-                names += [(number, unit) for unit in range(signs.shape[1])]
+                place = self.curved.index(number)
+                names += [(place, unit) for unit in range(signs.shape[1])]
         if not gaps:
             return [(None, 0)] * len(self.cases)
         all_gaps = torch.cat(gaps, dim=1)
@@ -615,9 +600,10 @@ def _level(base: Base, trees: list[Tree]) -> None:
             if _stuck(leaf, tree.terms, others):
                 tree.leaves.append(replace(leaf, last=True))
                 break
-            for case in leaf.cases(tree.terms, others):
-                depth = len(case.assumed).bit_length()  # calls cost more than a few rows of zeros
-                by_depth.setdefault((depth, case.last), []).append((tree, case))
+            for half in leaf.halves(tree.terms, others):
+                # Calls cost more than a few rows of zeros.
+                depth = len(half.case.splits).bit_length()
+                by_depth.setdefault((depth, half.last), []).append((tree, half))
     for (_, last), cases in by_depth.items():
         bound_leaves(base, cases, *((LAST_ROUNDS, LAST_PUSH) if last else (ROUNDS, PUSH)))
 

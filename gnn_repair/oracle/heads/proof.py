@@ -71,9 +71,9 @@ class ProofCase:
 def inner_of(graph: HeadGraph) -> list[int]:
     """The curved operations whose lines are needed to find intervals: those that a later one
     depends on, and lengths."""
-    curved = [(k, op) for k, op in enumerate(graph.operations) if isinstance(op, Curved)]
-    read = needed_values(graph.operations, {i for _, op in curved for i in op.inputs})
-    return [k for k, op in curved if k + 1 in read or isinstance(op, Root)]
+    inputs = {i for k in graph.curved for i in graph.operations[k].inputs}
+    read = needed_values(graph.operations, inputs)
+    return [k for k in graph.curved if k + 1 in read or isinstance(graph.operations[k], Root)]
 
 
 class ProofForm:
@@ -81,7 +81,7 @@ class ProofForm:
 
     def __init__(self, graph: HeadGraph) -> None:
         self.operations, self.widths = graph.operations, graph.widths()
-        self.curved = [k for k, op in enumerate(self.operations) if isinstance(op, Curved)]
+        self.curved = graph.curved
         self.reads = {k: [self.widths[i] for i in self.operations[k].inputs] for k in self.curved}
         """By number of a curved operation: the widths of its inputs."""
         self.inner = {

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from gnn_repair.checks import require_derivatives
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import working_seconds
 from gnn_repair.oracle.heads.bound import Base, Region, bare_region, base_of, free_terms, region_of
@@ -33,7 +32,7 @@ from gnn_repair.oracle.heads.branch import (
     play,
     worst,
 )
-from gnn_repair.oracle.heads.proof import PRECISION, Proofs, proved_bounds
+from gnn_repair.oracle.heads.proof import PRECISION, ProofCase, Proofs, proved_bounds
 from gnn_repair.oracle.problems import (
     FIRST_STAGE,
     Floats,
@@ -339,8 +338,7 @@ class Questions:
 def relax_all(questions: Questions) -> None:
     """Stage 1; frozen λ, the relaxation's, the vertices and two steps are the first witnesses."""
     deadline = questions.deadline(len(questions))
-    curved = sum(isinstance(op, Curved) for op in questions.base.graph.operations)
-    step = max(1, CHUNK // max(1, curved // FEW_CURVED))
+    step = max(1, CHUNK // max(1, len(questions.base.graph.curved) // FEW_CURVED))
     for first in range(0, len(questions), step):
         chosen = np.arange(first, min(first + step, len(questions)))
         position, target = questions.position[chosen], questions.target[chosen]
@@ -366,7 +364,7 @@ def _relax_chunk(questions: Questions, chosen: Integers, region: Region) -> None
     weights, slopes = certificate.weights.numpy(), flat_slopes(region, certificate.slopes)
     inner = inner_slopes(region)
     for row, i in enumerate(chosen):
-        questions.cases[i] = [Leaf(weights=weights[row], slopes=slopes[row], inner=inner[row])]
+        questions.cases[i] = [Leaf(ProofCase(weights[row], slopes[row], inner[row]))]
     search = Search.start(region, questions.target[chosen], questions.frozen)
     search.offer_shares(dense_shares(region, piece))
     questions.take_search(chosen, search)
@@ -546,7 +544,7 @@ def _reason(questions: Questions, i: int) -> str:
 
 def _curved(base: Base) -> str:
     """The nonlinear operations that are no ReLU, in words."""
-    titles = [op.title for op in base.graph.operations if isinstance(op, Curved)]
+    titles = [base.graph.operations[k].title for k in base.graph.curved]
     return " and ".join(sorted({title for title in titles if title != "relu"})) or "relu"
 
 
@@ -561,9 +559,6 @@ def _supports(questions: Questions) -> tuple[Integers, Integers, Floats]:
 
 
 def _proofs(questions: Questions) -> Proofs:
-    base = questions.base
-    numbers = [k for k, op in enumerate(base.graph.operations) if isinstance(op, Curved)]
-    order = {number: place for place, number in enumerate(numbers)}
-    width = max((len(case.slopes) for own in questions.cases for case in own), default=0)
-    cases = [[leaf.as_case(order) for leaf in own] for own in questions.cases]
-    return Proofs.of(cases, (base.num_classes, width))
+    cases = [[leaf.case for leaf in leaves] for leaves in questions.cases]
+    width = max((len(case.slopes) for proof in cases for case in proof), default=0)
+    return Proofs.of(cases, (questions.base.num_classes, width))
