@@ -20,6 +20,7 @@ from gnn_repair.exposure.heads.operations import (
     Activation,
     Affine,
     Constant,
+    Normalize,
     Operation,
     Scale,
     Select,
@@ -223,15 +224,6 @@ class Untranslatable(Exception):  # noqa: N818  (a question to be answered anoth
     """No translation for this case; the operation may still be kept as it is."""
 
 
-@dataclass(frozen=True)
-class Norm:
-    """That a value holds the Euclidean norms of another's parts: what ``normalize`` divides by."""
-
-    source: int
-    size: int
-    eps: float
-
-
 class Builder:
     """Operations in order, each with the width of what it makes."""
 
@@ -239,7 +231,8 @@ class Builder:
         self.num_nodes, self.device = num_nodes, device
         self.operations: list[Operation] = []
         self.widths = [width]
-        self.norms: dict[int, Norm] = {}
+        self.norms: dict[int, Normalize] = {}
+        """By a value that holds the Euclidean norms of another's parts: what divides by them."""
 
     def emit(self, operation: Operation, width: int | None = None) -> int:
         """Append an operation; the number of what it makes. How wide that is may be told of one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from math import prod
 from typing import Any
@@ -17,7 +18,6 @@ from gnn_repair.exposure.heads.building import (
     Builder,
     Frame,
     Lost,
-    Norm,
     Operand,
     Places,
     TracedTensor,
@@ -342,7 +342,7 @@ def _normalized(
     if norm is None or left.shape != out.shape:
         return None
     value, frame = builder.flat(left)
-    order = _order(builder, value, norm.source)
+    order = _order(builder, value, norm.inputs[0])
     if order is None:
         return None
     # Where every channel's norm stands among the norms: that of the part the channel is in.
@@ -350,7 +350,7 @@ def _normalized(
     places = torch.arange(frame.width, device=builder.device) // norm.size
     if layout is None or layout[0] != frame or not torch.equal(layout[1][order], places):
         return None
-    normal = builder.emit(Normalize((norm.source,), norm.size, norm.eps))
+    normal = builder.emit(norm)
     return builder.shown(builder.select(normal, order.argsort()), frame)
 
 
@@ -404,7 +404,7 @@ def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **ke
         above = builder.applied("relu", builder.scaled(clamped, -1.0, float(high)))
         clamped = builder.scaled(above, -1.0, float(high))
     if norm is not None and low is not None and high is None:
-        builder.norms[clamped] = Norm(norm.source, norm.size, max(norm.eps, float(low)))
+        builder.norms[clamped] = replace(norm, eps=max(norm.eps, float(low)))
     return clamped
 
 
@@ -422,7 +422,8 @@ def _root(builder: Builder, value: int) -> int:
         size = width // builder.widths[value]
         blocks = builder.eye(builder.widths[value]).repeat_interleave(size, 1)
         if torch.equal(total.weight, blocks) and not total.bias.any():
-            builder.norms[root] = Norm(builder.select(squares.inputs[0], order), size, 0.0)
+            source = builder.select(squares.inputs[0], order)
+            builder.norms[root] = Normalize((source,), size, 0.0)
     return root
 
 
@@ -469,13 +470,8 @@ def reduced(make: Callable[[Builder, int, int, int], int]) -> Translation:
     return translate
 
 
-def _by_part(builder: Builder, value: int, parts: int, matrix: Tensor) -> int:
-    """A matrix on every part."""
-    return builder.affine(value, torch.kron(builder.eye(parts), matrix))
-
-
 def _total(builder: Builder, value: int, parts: int, size: int) -> int:
-    return _by_part(builder, value, parts, builder.eye(1).expand(1, size))
+    return builder.affine(value, builder.eye(parts).repeat_interleave(size, 1))
 
 
 def _places(builder: Builder, value: int, parts: int, size: int) -> list[int]:

@@ -16,7 +16,7 @@ from gnn_repair.checks import require_derivatives
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import working_seconds
-from gnn_repair.oracle.heads.bound import Base, Region, bare_region, base_of, free_terms, region_of
+from gnn_repair.oracle.heads.bound import Region, bare_region, base_of, free_terms, region_of
 from gnn_repair.oracle.heads.branch import (
     BATCH,
     Leaf,
@@ -536,16 +536,13 @@ def _reason(questions: Questions, i: int) -> str:
         return "the bound that was found does not hold when its proof is recomputed"
     left = [leaf for leaf in questions.cases[i] if leaf.bound > questions.threshold[i]]
     if questions.stage[i] == 4 and any(leaf.last for leaf in left):  # nothing is left to split
-        return f"the bounds of {_curved(questions.base)} leave a gap that no case closes"
+        graph = questions.base.graph
+        titles = {graph.operations[k].title for k in graph.curved}
+        words = " and ".join(sorted(titles - {"relu"})) or "relu"
+        return f"the bounds of {words} leave a gap that no case closes"
     if budget.leaves == 1:
         return 'the relaxation leaves it open; effort="normal" splits it into cases'
     return f"{len(questions.cases[i]):,} cases leave it open; a larger effort may close them"
-
-
-def _curved(base: Base) -> str:
-    """The nonlinear operations that are no ReLU, in words."""
-    titles = [base.graph.operations[k].title for k in base.graph.curved]
-    return " and ".join(sorted({title for title in titles if title != "relu"})) or "relu"
 
 
 def _supports(questions: Questions) -> tuple[Integers, Integers, Floats]:
