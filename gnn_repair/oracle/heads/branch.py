@@ -486,7 +486,8 @@ class LeafBatch:
     def _edges(
         self, found: Certificate, parts: dict[int, RelaxedOperation]
     ) -> list[tuple[int, int] | None]:
-        """For each leaf of few terms the two corners between which its lines are loosest."""
+        """For each leaf of few terms the two corners of a group that differ most where its lines
+        are loose."""
         edges: list[tuple[int, int] | None] = [None] * len(self.cases)
         few = np.flatnonzero(
             [tree.terms <= FEW and len(leaf.case.halvings) < DEEPEST for tree, leaf in self.cases]
@@ -494,12 +495,18 @@ class LeafBatch:
         if not len(few):
             return edges
         at, region = torch.from_numpy(few), self.region.take(few)
-        seen = {n: c.expand(len(edges), -1, -1)[at] for n, c in found.seen.items()}
-        values = self.base.graph.values(*corner_points(region))
-        chosen = longest_edges(
-            region, {n: part.take(at) for n, part in parts.items()}, seen, values
-        )
-        for row, (i, j) in zip(few.tolist(), chosen.tolist(), strict=True):
+        owner = torch.from_numpy(np.repeat(np.arange(len(few)), np.diff(region.begins)))
+        values, scaled = self.base.graph.values(*corner_points(region)), list[Tensor]()
+        for number, outer in found.seen.items():
+            part = parts[number].take(at)
+            weight = outer.expand(len(edges), -1, -1)[at, 0].abs()
+            for value, loose in zip(part.operation.inputs, _looseness(part, weight), strict=True):
+                scaled.append((values[value] * loose[owner]).nan_to_num())
+        # Where no bound holds yet, no line is looser than another: the longest edge of all.
+        scaled.append(values[0] * region.unbounded[owner].unsqueeze(1))
+        corners = np.full((len(few), 2), -1, np.int64)
+        widest(region.local, region.begins, torch.cat(scaled, dim=1).contiguous().numpy(), corners)
+        for row, (i, j) in zip(few.tolist(), corners.tolist(), strict=True):
             edges[row] = None if i < 0 else (i, j)
         return edges
 
@@ -615,35 +622,6 @@ def corner_points(region: Region) -> tuple[Tensor, Tensor]:
     points += region.base.fixed[region.position][owner]
     points += centre.sum(1)[owner] - centre[owner, group]
     return torch.from_numpy(points), region.nodes[torch.from_numpy(owner)]
-
-
-def longest_edges(
-    region: Region,
-    parts: dict[int, RelaxedOperation],
-    seen: dict[int, Tensor],
-    values: list[Tensor],
-) -> Integers:
-    """For each row the two corners of a group that differ most where lines are loose, [B, 2].
-
-    Args:
-        region: of the parts.
-        parts: their lines, the same slope above and below.
-        seen: the coefficients each nonlinear operation had in the bound.
-        values: the head's values at all corners, [places, k].
-    """
-    owner = torch.from_numpy(np.repeat(np.arange(len(region)), np.diff(region.begins)))
-    scaled = []
-    for number, outer in seen.items():
-        weight = outer.expand(len(region), -1, -1)[:, 0].abs()
-        for value, each in zip(
-            parts[number].operation.inputs, _looseness(parts[number], weight), strict=True
-        ):
-            scaled.append((values[value] * each[owner]).nan_to_num())
-    # Where no bound holds yet, no line is looser than another: the longest edge of all.
-    scaled.append(values[0] * region.unbounded[owner].unsqueeze(1))
-    best = np.full((len(region), 2), -1, np.int64)
-    widest(region.local, region.begins, torch.cat(scaled, dim=1).contiguous().numpy(), best)
-    return best
 
 
 def _looseness(part: RelaxedOperation, weight: Tensor) -> list[Tensor]:

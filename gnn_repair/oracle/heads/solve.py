@@ -177,8 +177,10 @@ def replay_margins(
     aggregate = exposure.aggregate
     ends = aggregate.segments[:: aggregate.num_groups].cpu().numpy()
     alpha = aggregate.coefficients[0].double().cpu().numpy()
-    margins = np.empty(len(position))
-    for chosen in _occurrences(position):
+    margins, left = np.empty(len(position)), np.arange(len(position))
+    while len(left):  # one run for the first question of every recipient, and so on
+        _, first = np.unique(position[left], return_index=True)
+        chosen, left = left[first], np.delete(left, first)
         full = alpha.copy()
         for i in chosen:
             full[ends[position[i]] : ends[position[i] + 1]] = shares[i]
@@ -208,15 +210,6 @@ def to_cpu(exposure: Exposure) -> Exposure:
     if exposure.recipients.device.type == "cpu":
         return exposure
     return exposure.to("cpu")
-
-
-def _occurrences(position: Integers) -> list[Integers]:
-    """LPs split so that no recipient stands twice in a part: first, second, … occurrences."""
-    order = np.argsort(position, kind="stable")
-    starts = np.flatnonzero(np.diff(position[order], prepend=-1))
-    which = np.empty(len(position), np.int64)
-    which[order] = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
-    return [np.flatnonzero(which == k) for k in range(int(which.max(initial=-1)) + 1)]
 
 
 # Stages -------------------------------------------------------------------------------------------
