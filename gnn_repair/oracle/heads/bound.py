@@ -45,7 +45,7 @@ from gnn_repair.exposure.heads.operations import (
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.heads.proof import Halving
-from gnn_repair.oracle.problems import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers, list_entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -490,13 +490,11 @@ class Region:
     def take(self, index: Integers) -> Region:
         """Some of the rows, in any order, repeated or not."""
         at = torch.from_numpy(index)
-        counts = np.diff(self.begins)[index]
-        begins = np.append(0, np.cumsum(counts))
-        places = np.repeat(self.begins[index] - begins[:-1], counts) + np.arange(begins[-1])
+        places = list_entries(self.begins, index)
         return replace(
             self,
             position=self.position[index],
-            begins=begins,
+            begins=np.append(0, np.cumsum(np.diff(self.begins)[index])),
             lifts=self.lifts[places] if self.lifts.shape[1] else np.empty((len(places), 0)),
             lines={k: part.take(at) for k, part in self.lines.items()},
             sizes=tuple(size[at] for size in self.sizes),

@@ -517,12 +517,10 @@ class LeafBatch:
         many may."""
         gaps, names = [], list[Unit]()
         for number, signs in self.signs.items():
-            outer = found.seen.get(number)
-            if outer is not None:
-                full = outer.expand(len(self.cases), -1, -1)[:, 0]
-                gaps.append(_gaps(parts[number], full, signs, values, self.region.nodes))
-                place = self.curved.index(number)
-                names += [(place, unit) for unit in range(signs.shape[1])]
+            outer = found.seen[number].expand(len(self.cases), -1, -1)[:, 0]
+            gaps.append(_gaps(parts[number], outer, signs, values, self.region.nodes))
+            place = self.curved.index(number)
+            names += [(place, unit) for unit in range(signs.shape[1])]
         if not gaps:
             return [(None, 0)] * len(self.cases)
         all_gaps = torch.cat(gaps, dim=1)

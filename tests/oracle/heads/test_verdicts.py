@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -32,8 +31,6 @@ from tests.helpers.oracle.head_references import exact, triangle
 
 ASKED = 6
 """Nodes that every kind of tail is asked about, each for all classes."""
-CAMPAIGN = int(os.environ.get("GNN_REPAIR_HEAD_NODES", "0"))
-"""Questions a kind of tail is compared with a MILP on; a few unless asked for more."""
 LOOSE = {"mlp": 0.6, "group_norm": 0.6, "layer_norm_gelu": 0.65, "softmax_gate": 0.95}
 """Decided at least: two layers of random weights, products of two moving values."""
 
@@ -63,21 +60,16 @@ def test_most_is_decided_and_proved_and_no_reweighting_contradicts_it(kind):
 
 @pytest.mark.parametrize("kind", PIECEWISE)
 def test_verdicts_are_those_of_a_milp_solved_to_the_end(kind):
-    count, seen = max(CAMPAIGN, 2 if kind == "mlp" else 4), 0
-    for seed in range(1000):
+    for seed in range(1 if kind == "mlp" else 2):
         exposure = tailed(kind, 30 + seed, 1 + seed % 2)
         solution = solve(exposure, "all", effort="normal" if kind != "mlp" else 0.05)
         # Those that were hard come first: they are what a mistake would show at.
-        order = np.argsort(-solution.status, kind="stable")[: count - seen]
-        for i in order if CAMPAIGN else order[:2]:
+        for i in np.argsort(-solution.status, kind="stable")[:2]:
             wanted = exact(exposure, int(solution.recipient[i]), int(solution.target[i]))
             if abs(wanted) > 1e-5:  # HiGHS itself is good to about 1e-6
                 assert solution.verdict[i] != ("cannot" if wanted > 0 else "can")
             assert solution.margin[i] <= wanted + 1e-4
             assert solution.bound[i] >= wanted - 1e-5
-            seen += 1
-        if seen >= count:
-            return
 
 
 @pytest.mark.parametrize("kind", ["bn_residual", "jk_cat", "gin"])
