@@ -244,14 +244,16 @@ class Linear(Operation):
     def sign(self, signs: Sequence[int], widths: Sequence[int]) -> int:
         if 0 in signs:
             return 0
-        nodes = torch.arange(max(map(len, self.by_node().values()), default=1))
-        ones = [torch.ones(len(nodes), width, dtype=torch.float64) for width in widths]
-        offset, falling = self.offset(nodes), self.linear(ones, nodes, "down")
+        # Of constants by node the smallest.
+        least: dict[str, Any] = {name: rows.amin(0) for name, rows in self.by_node().items()}
+        shared, node = replace(self, **least), torch.zeros(1, dtype=torch.int64)
+        ones = [torch.ones(1, width, dtype=torch.float64) for width in widths]
+        offset, falling = shared.offset(node), shared.linear(ones, node, "down")
         if bool((falling < 0).any()) or (offset is not None and bool((offset < 0).any())):
             return 0
-        # Only zeros and positive numbers are added: one for each positive input, zero for others.
-        least = [one * (sign - 1) for one, sign in zip(ones, signs, strict=True)]
-        return 2 if bool((self.evaluate(least, nodes) > 0).all()) else 1
+        # What is left is a sum of numbers that are not negative: positive where one of them is.
+        inputs = [one * (sign - 1) for one, sign in zip(ones, signs, strict=True)]
+        return 2 if bool((shared.evaluate(inputs, node) > 0).all()) else 1
 
     def lowered(self, to: Lowering, scaled: bool) -> int:
         inputs = tuple(to.at_scale(i, scaled) for i in self.inputs)
