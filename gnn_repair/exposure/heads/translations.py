@@ -493,6 +493,16 @@ def extreme(sign: float) -> Translation:
     return reduced(lambda b, value, parts, size: _largest(b, _places(b, value, parts, size), sign))
 
 
+def cumulated(
+    builder: Builder, out: Tensor, source: TracedTensor, dim: int, **_: Any
+) -> TracedTensor:
+    """Sums of everything up to each place of an axis that is not the nodes'."""
+    value, frame, size = parts_of(builder, source, dim)
+    shape, triangle = (*frame.shape, size), torch.ones_like(builder.eye(size)).tril()
+    sums = builder.affine(value, torch.kron(builder.eye(frame.width), triangle))
+    return builder.shown(sums, Frame(shape, frame.axis, shape)).viewed(lambda t: t.movedim(-1, dim))
+
+
 # Products with matrices ---------------------------------------------------------------------------
 
 WIDEST = 1 << 24
@@ -685,10 +695,12 @@ def _mean(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tenso
     return total * (total.numel() / x.numel())
 
 
-def _product(x: Tensor, dim: int, keepdim: bool = False, **_: Any) -> Tensor:
+def _product(x: Tensor, dim: int | None = None, keepdim: bool = False, **_: Any) -> Tensor:
     """One after another."""
-    made = reduce(torch.mul, x.unbind(dim))
-    return made.unsqueeze(dim) if keepdim else made
+    if dim is None:  # over the nodes as well
+        raise Untranslatable(MIXES)
+    product = reduce(torch.mul, x.unbind(dim))
+    return product.unsqueeze(dim) if keepdim else product
 
 
 def _vector_norm(
@@ -702,7 +714,8 @@ def _vector_norm(
 
 def _bilinear(left: Tensor, weight: Tensor, right: Tensor, *_: Any) -> Tensor:
     """x W y of every row: nn.Bilinear."""
-    return (left.unsqueeze(1) * torch.einsum("oij,nj->noi", weight, right)).sum(-1)
+    mapped = torch.bmm(left.expand(len(weight), *left.shape), weight)
+    return (mapped * right).sum(2).t()
 
 
 def _with_base(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
@@ -808,6 +821,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "maximum": each(_maximum, 2),
     "sum": reduced(_total),
     "logsumexp": reduced(_log_sum_exp),
+    "cumsum": cumulated,
     **dict.fromkeys(("amax", "max"), extreme(1.0)),
     **dict.fromkeys(("amin", "min"), extreme(-1.0)),
     "mm": mm,
