@@ -40,19 +40,17 @@ from gnn_repair.exposure.heads.operations import (
     Scale,
 )
 from gnn_repair.files import parse_json
-from gnn_repair.oracle.heads.bound import base_of
-from gnn_repair.oracle.heads.search import replay_margins
 from gnn_repair.oracle.heads.solve import (
     ASCENT,
     EffortLimit,
     Questions,
-    frozen_of,
     relax_all,
+    replay_margins,
     search_all,
     solve_head,
     split_all,
 )
-from gnn_repair.oracle.problems import Floats, Integers
+from gnn_repair.oracle.problems import Integers
 from gnn_repair.published import REACHABLE
 
 TITLES = ("relaxation", "search", "lines", "cases")
@@ -155,41 +153,40 @@ def _row(
 
 def time_stages(exposure: Exposure, position: Integers, target: Integers) -> tuple[Stage, ...]:
     """Each stage by itself, on the questions the one before left open."""
-    frozen = frozen_of(exposure.aggregate.coefficients)
     begin = time.process_time()
-    questions = Questions(base_of(exposure, position), position, target)
-    relax_all(questions, frozen, EffortLimit(1))
-    stages = [_stage(exposure, questions, begin, len(questions))]
+    questions = Questions(exposure, position, target, EffortLimit(1))
+    relax_all(questions)
+    stages = [_stage(questions, begin, len(questions))]
     for work in ("search", "lines", "cases"):
         left = np.flatnonzero(questions.open())
         begin = time.process_time()
         if work == "search":
-            search_all(questions, left, frozen, ASCENT)
+            search_all(questions, left, ASCENT)
         else:
-            split_all(questions, left, EffortLimit(1 if work == "lines" else 1000))
-        stages.append(_stage(exposure, questions, begin, len(left)))
+            questions.budget = EffortLimit(1 if work == "lines" else 1000)
+            split_all(questions, left)
+        stages.append(_stage(questions, begin, len(left)))
     return tuple(stages)
 
 
 def _lines_for_all(exposure: Exposure, position: Integers, target: Integers) -> float:
     """Microseconds a question of the third stage alone."""
-    questions = Questions(base_of(exposure, position), position, target)
-    relax_all(questions, frozen_of(exposure.aggregate.coefficients), EffortLimit(1))
+    questions = Questions(exposure, position, target, EffortLimit(1))
+    relax_all(questions)
     begin = time.process_time()
-    split_all(questions, np.arange(len(questions)), EffortLimit(1))
+    split_all(questions, np.arange(len(questions)))
     return 1e6 * (time.process_time() - begin) / max(1, len(questions))
 
 
-def _stage(exposure: Exposure, questions: Questions, begin: float, reached: int) -> Stage:
+def _stage(questions: Questions, begin: float, reached: int) -> Stage:
     """The stage that began at ``begin``; wins count when the model confirms them."""
     seconds = time.process_time() - begin
-    won = _confirmed(exposure, questions) > REACHABLE
+    margins = replay_margins(
+        questions.exposure, questions.position, questions.target, questions.shares
+    )
+    won = margins > REACHABLE
     decided = won | (questions.raw <= questions.threshold)
     return Stage(1e6 * seconds / max(1, reached), float(decided.mean()), reached)
-
-
-def _confirmed(exposure: Exposure, questions: Questions) -> Floats:
-    return replay_margins(exposure, questions.position, questions.target, questions.shares)
 
 
 HEADS = ("relu", "bn-residual", "jk-cat", "mlp", "layer-norm", "gelu")

@@ -23,7 +23,7 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.heads.head import followed_by
 from gnn_repair.exposure.pieces import classes_for, require_outputs
 from gnn_repair.methods import METHODS, title_of
-from gnn_repair.oracle.heads.search import model_logits
+from gnn_repair.oracle.heads.solve import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.rates import ReachCounts, count_reach

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +159,12 @@ def _told(held: Any) -> str:
         return f"{held.dtype}{held.shape}{hashlib.sha256(held.tobytes()).hexdigest()}"
     if hasattr(held, "items"):
         return str([(key, _told(held[key])) for key in sorted(held)])
+    if isinstance(held, tuple | list):
+        return str([_told(item) for item in held])
     if isinstance(held, Backbone):
         return f"{type(held).__name__} {held.shape}"
+    if is_dataclass(held):
+        return f"{type(held).__name__} {[_told(getattr(held, f.name)) for f in fields(held)]}"
     return f"{type(held).__name__} {held!r}"
 
 

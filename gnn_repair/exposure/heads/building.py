@@ -20,6 +20,7 @@ from gnn_repair.exposure.heads.operations import (
     Activation,
     Affine,
     Constant,
+    Normalize,
     Operation,
     Scale,
     Select,
@@ -111,8 +112,8 @@ class Frame:
         """A tensor of this shape that shows a value's channels in order, from one on."""
         sizes = [1] * len(self.shape)
         sizes[self.axis] = self.shape[self.axis]
-        known = torch.arange(self.shape[self.axis], device=device)
-        nodes = (known if self.places is None else self.places.nodes).view(sizes).expand(self.shape)
+        count = torch.arange(self.shape[self.axis], device=device)
+        nodes = (count if self.places is None else self.places.nodes).view(sizes).expand(self.shape)
         channels = torch.arange(first, first + self.width, device=device).view(self.rest)
         channels = channels.unsqueeze(self.axis).expand(self.shape)
         whole = TracedTensor(value, nodes, channels)
@@ -182,8 +183,8 @@ def _runs_along(nodes: Tensor, axis: int) -> bool:
 
 
 def _constant_along(channels: Tensor, axis: int) -> bool:
-    shown = _without_repetition(channels)
-    return shown.shape[axis] == 1 or bool((shown == shown.narrow(axis, 0, 1)).all())
+    distinct = _without_repetition(channels)
+    return distinct.shape[axis] == 1 or bool((distinct == distinct.narrow(axis, 0, 1)).all())
 
 
 def _without_repetition(index: Tensor, keep: int | None = None) -> Tensor:
@@ -196,11 +197,11 @@ def _without_repetition(index: Tensor, keep: int | None = None) -> Tensor:
 
 def constant_in(constant: Tensor, frame: Frame) -> Tensor:
     """A constant broadcast to a frame's outer shape as [width], or [N, width] by node; float64."""
-    shown = constant.detach().to(torch.float64, copy=True).expand(frame.outer)
-    shown = shown if frame.shape == frame.outer else shown.reshape(frame.shape)
-    if shown.stride(frame.axis) == 0 or shown.shape[frame.axis] == 1:
-        return shown.select(frame.axis, 0).reshape(-1).contiguous()
-    by_node = shown.movedim(frame.axis, 0)
+    whole = constant.detach().to(torch.float64, copy=True).expand(frame.outer)
+    whole = whole if frame.shape == frame.outer else whole.reshape(frame.shape)
+    if whole.stride(frame.axis) == 0 or whole.shape[frame.axis] == 1:
+        return whole.select(frame.axis, 0).reshape(-1).contiguous()
+    by_node = whole.movedim(frame.axis, 0)
     # One channel axis stays a view, so that a gate [N, 1] is not stored once a channel.
     by_node = by_node if by_node.dim() == 2 else by_node.reshape(by_node.shape[0], -1)
     if frame.places is not None:
@@ -223,15 +224,6 @@ class Untranslatable(Exception):  # noqa: N818  (a question to be answered anoth
     """No translation for this case; the operation may still be kept as it is."""
 
 
-@dataclass(frozen=True)
-class Norm:
-    """That a value holds the Euclidean norms of another's parts: what ``normalize`` divides by."""
-
-    source: int
-    size: int
-    eps: float
-
-
 class Builder:
     """Operations in order, each with the width of what it makes."""
 
@@ -239,24 +231,31 @@ class Builder:
         self.num_nodes, self.device = num_nodes, device
         self.operations: list[Operation] = []
         self.widths = [width]
-        self.norms: dict[int, Norm] = {}
+        self.norms: dict[int, Normalize] = {}
+        """By a value that holds the Euclidean norms of another's parts: what divides by them."""
 
-    def emit(self, operation: Operation, width: int) -> int:
-        """Append an operation; the number of what it makes."""
+    def emit(self, operation: Operation, width: int | None = None) -> int:
+        """Append an operation; the number of what it makes. How wide that is may be told of one
+        that would be run to find out."""
         self.operations.append(operation)
-        self.widths.append(width)
+        widths = [self.widths[i] for i in operation.inputs]
+        self.widths.append(operation.width(widths) if width is None else width)
         return len(self.operations)
+
+    def maker(self, value: int) -> Operation | None:
+        """The operation that makes a value; None of the aggregate."""
+        return self.operations[value - 1] if value else None
 
     def select(self, value: int, index: Tensor) -> int:
         """Some channels of a value; the value itself where all are taken in order."""
         whole = torch.arange(self.widths[value], device=self.device)
         if torch.equal(index, whole):
             return value
-        for number, made in enumerate(self.operations, start=1):
-            known = isinstance(made, Select) and made.inputs == (value,)
-            if known and torch.equal(made.index, index):  # type: ignore[attr-defined]
+        for number, operation in enumerate(self.operations, start=1):
+            same_value = isinstance(operation, Select) and operation.inputs == (value,)
+            if same_value and torch.equal(operation.index, index):  # type: ignore[attr-defined]
                 return number
-        return self.emit(Select((value,), index.clone()), index.numel())
+        return self.emit(Select((value,), index.clone()))
 
     def flat(self, traced: TracedTensor) -> tuple[int, Frame]:
         """A value that holds the tensor's channels in order, and the frame they fill."""
@@ -291,8 +290,12 @@ class Builder:
     def scaled(self, value: int, factor: Any, shift: Any) -> int:
         """s ⊙ x + b, constants given as numbers or flat tensors."""
         width = self.widths[value]
-        factor, shift = (self._channels(constant, width) for constant in (factor, shift))
-        return self.emit(Scale((value,), factor, shift), width)
+
+        def by_channel(constant: Any) -> Tensor:
+            tensor = torch.as_tensor(constant, dtype=torch.float64, device=self.device)
+            return tensor.expand(width).clone() if tensor.dim() == 0 else tensor
+
+        return self.emit(Scale((value,), by_channel(factor), by_channel(shift)))
 
     def eye(self, size: int) -> Tensor:
         """The unit matrix."""
@@ -301,17 +304,13 @@ class Builder:
     def affine(self, value: int, weight: Tensor) -> int:
         """W x."""
         bias = weight.new_zeros(weight.shape[0])
-        return self.emit(Affine((value,), weight.contiguous(), bias), weight.shape[0])
+        return self.emit(Affine((value,), weight.contiguous(), bias))
 
     def applied(self, name: str, value: int, parameter: Any = 0.0) -> int:
         """An elementwise function of a value."""
         constant = torch.as_tensor(parameter, dtype=torch.float64, device=self.device)
-        return self.emit(Activation((value,), name, constant), self.widths[value])
+        return self.emit(Activation((value,), name, constant))
 
-    def constant(self, value: Tensor, width: int) -> int:
-        """A value that no message reaches."""
-        return self.emit(Constant((), self._channels(value, width)), width)
-
-    def _channels(self, constant: Any, width: int) -> Tensor:
-        tensor = torch.as_tensor(constant, dtype=torch.float64, device=self.device)
-        return tensor.expand(width).clone() if tensor.dim() == 0 else tensor
+    def constant(self, value: Tensor) -> int:
+        """A value that no message reaches, [d] or [N, d] by node."""
+        return self.emit(Constant((), value))

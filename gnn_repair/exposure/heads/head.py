@@ -61,8 +61,8 @@ def check_head(head: HeadGraph, num_nodes: int, device: torch.device) -> int:
     node = torch.zeros(1, dtype=torch.long, device=device)
     for place, operation in enumerate(head.operations):
         title = f"operation {place} ({operation.title}) of the head"
-        known = all(0 <= i <= place for i in operation.inputs)
-        _require(known, f"{title} reads values {list(operation.inputs)} that come later")
+        earlier = all(0 <= i <= place for i in operation.inputs)
+        _require(earlier, f"{title} reads values {list(operation.inputs)} that come later")
         if isinstance(operation, Activation):
             words = f"an activation of the head is none of {', '.join(FUNCTIONS)}"
             _require(operation.name in FUNCTIONS, words)
@@ -274,24 +274,24 @@ class _Steps:
         if isinstance(after, Affine):
             return _matrix_after(after, before, width)
         repeats = isinstance(after, Select) and after.index.numel() > self.widths[after.inputs[0]]
-        own = isinstance(after, Scale) and not _shared(after.factor)
-        if not isinstance(before, Affine) or repeats or own:
+        by_node = isinstance(after, Scale) and not _shared(after.factor)
+        if not isinstance(before, Affine) or repeats or by_node:
             return None
         weight = after.linear([before.weight.t()], ALL).t().contiguous()
         return Affine(before.inputs, weight, _constant_through(after, [before.bias]))
 
     def _branches_of_one(self, operation: Add | Concatenate) -> Affine | None:
         """A sum or concatenation of affine maps of one value, as a single affine map."""
-        made = [self._made(number) for number in operation.inputs]
+        makers = [self._made(number) for number in operation.inputs]
         moving = [
             None if isinstance(op, Constant) else self._as_affine(number)
-            for op, number in zip(made, operation.inputs, strict=True)
+            for op, number in zip(makers, operation.inputs, strict=True)
         ]
         sources = {part.inputs[0] for part in moving if part is not None}
         if len(sources) != 1:
             return None
         source, weights, biases = sources.pop(), list[Tensor](), list[Tensor]()
-        for op, part in zip(made, moving, strict=True):
+        for op, part in zip(makers, moving, strict=True):
             if isinstance(op, Constant):
                 weights.append(op.value.new_zeros(self.widths[source], op.value.shape[-1]))
                 biases.append(op.value)
@@ -307,9 +307,9 @@ class _Steps:
         """A value that nothing else reads as W x + b of its producer's input; or of itself."""
         operation, width = self._made(number), self.widths[number]
         if isinstance(operation, Affine | Scale) and self._readers(number) == 1:
-            known = affine_form(operation, width)
-            if known is not None:
-                return known
+            form = affine_form(operation, width)
+            if form is not None:
+                return form
         device = next((t.device for op in self.operations for _, t in op.constants()), None)
         whole = Select((number,), torch.arange(width, device=device))
         return affine_form(whole, width) if width * width <= WIDEST else None
@@ -326,30 +326,19 @@ class _Steps:
         self.output = other if self.output == number else self.output
 
     def _from_branch(self, operation: Linear, cat: Concatenate) -> Operation | None:
-        """A choice within one branch of a concatenation, or a matrix of it: the columns of constant
-        branches go into the bias, and what is left must be a single branch."""
-        sizes = [self.widths[i] for i in cat.inputs]
+        """A choice within one branch of a concatenation, or a matrix of one whose branches are
+        constants and affine maps of a single value."""
         if isinstance(operation, Select):
             start = 0
-            for branch, size in zip(cat.inputs, sizes, strict=True):
-                if bool(((operation.index >= start) & (operation.index < start + size)).all()):
+            for branch in cat.inputs:
+                end = start + self.widths[branch]
+                if bool(((operation.index >= start) & (operation.index < end)).all()):
                     return Select((branch,), operation.index - start)
-                start += size
-        if not isinstance(operation, Affine):
+                start = end
+        if not isinstance(operation, Affine) or (whole := self._branches_of_one(cat)) is None:
             return None
-        whole = self._branches_of_one(cat)
-        if whole is not None:
-            bias = _constant_through(operation, [whole.bias])
-            return Affine(whole.inputs, operation.weight @ whole.weight, bias)
-        columns = operation.weight.split(sizes, dim=1)
-        made = [(i, self._made(i), part) for i, part in zip(cat.inputs, columns, strict=True)]
-        moving = [(i, part) for i, op, part in made if not isinstance(op, Constant)]
-        if len(moving) != 1:
-            return None
-        bias = operation.bias
-        for _, op, part in made:
-            bias = bias + op.value @ part.t() if isinstance(op, Constant) else bias
-        return Affine((moving[0][0],), moving[0][1].contiguous(), bias)
+        bias = _constant_through(operation, [whole.bias])
+        return Affine(whole.inputs, operation.weight @ whole.weight, bias)
 
 
 ALL = torch.zeros(0, dtype=torch.int64)

@@ -141,8 +141,8 @@ def logit_as_two_classes(exposure: Exposure) -> Exposure:
     count = len(exposure.head.operations)
     zero = Constant((), exposure.frozen_logits.new_zeros(1))
     operations = [*exposure.head.operations, zero, Concatenate((count + 1, count))]
-    made = simplify(operations, [*exposure.head.widths(), 1, 2], len(operations))
-    return replace(exposure, head=HeadGraph(exposure.head.width, tuple(made)), **changed)
+    steps = simplify(operations, [*exposure.head.widths(), 1, 2], len(operations))
+    return replace(exposure, head=HeadGraph(exposure.head.width, tuple(steps)), **changed)
 
 
 def logit_of(replay: Replay) -> Replay:

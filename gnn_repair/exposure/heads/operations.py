@@ -150,17 +150,17 @@ class Operation(ABC):
 
     def setting(self, name: str, prefix: str, tensors: dict[str, Tensor]) -> Any:
         """What a file's header holds of a setting; tensors go into ``tensors``."""
-        value = getattr(self, name)
-        return list(value) if isinstance(value, tuple) else value
+        return encode(getattr(self, name), prefix + name, tensors)
 
     @classmethod
     def of_settings(cls, values: dict[str, Any], tensors: dict[str, Tensor]) -> Operation:
         """The operation that a file holds, from fields that have their types."""
-        return cls(**{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
+        plain = {name: decode(value, tensors) for name, value in values.items()}
+        return cls(**{n: tuple(v) if isinstance(v, list) else v for n, v in plain.items()})
 
-    def sign(self, signs: Sequence[int]) -> int:
+    def sign(self, signs: Sequence[int], widths: Sequence[int]) -> int:
         """2 where its value is known to be positive, 1 where it is not negative, else 0; given the
-        same of its inputs."""
+        same of its inputs, and their widths."""
         return 0
 
     def lowered(self, to: Lowering, scaled: bool) -> int:
@@ -241,20 +241,23 @@ class Linear(Operation):
         (low, below), (high, above) = ends
         return Interval(low - below, high + above)
 
+    def sign(self, signs: Sequence[int], widths: Sequence[int]) -> int:
+        if 0 in signs:
+            return 0
+        # Of constants by node the smallest.
+        least: dict[str, Any] = {name: rows.amin(0) for name, rows in self.by_node().items()}
+        shared, node = replace(self, **least), torch.zeros(1, dtype=torch.int64)
+        ones = [torch.ones(1, width, dtype=torch.float64) for width in widths]
+        offset, falling = shared.offset(node), shared.linear(ones, node, "down")
+        if bool((falling < 0).any()) or (offset is not None and bool((offset < 0).any())):
+            return 0
+        # What is left is a sum of numbers that are not negative: positive where one of them is.
+        inputs = [one * (sign - 1) for one, sign in zip(ones, signs, strict=True)]
+        return 2 if bool((shared.evaluate(inputs, node) > 0).all()) else 1
+
     def lowered(self, to: Lowering, scaled: bool) -> int:
         inputs = tuple(to.at_scale(i, scaled) for i in self.inputs)
-        if not (scaled and self.SHIFT):
-            return to.add(replace(self, inputs=inputs))
-        shift: Tensor = getattr(self, self.SHIFT)
-        bare: dict[str, Any] = {self.SHIFT: shift.new_zeros(shift.shape[-1])}
-        return to.plus_root(to.add(replace(self, inputs=inputs, **bare)), shift)
-
-
-def _sign_of_sum(weight: Tensor, bias: Tensor, sign: int) -> int:
-    """The sign of W x + b, as :meth:`Operation.sign` counts it, for x of a sign."""
-    if sign == 0 or bool((weight < 0).any()) or bool((bias < 0).any()):
-        return 0
-    return 2 if sign == 2 or bool((bias > 0).all()) else 1
+        return to.add_linear(replace(self, inputs=inputs), scaled)
 
 
 def _part(weight: Any, part: str) -> Any:
@@ -286,10 +289,6 @@ class Affine(Linear):
     def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
         return [outer @ self.weight]
 
-    def sign(self, signs: Sequence[int]) -> int:
-        sign = signs[0] and (2 if signs[0] == 2 and bool((self.weight > 0).any(1).all()) else 1)
-        return _sign_of_sum(self.weight, self.bias, sign)
-
     @property
     def terms(self) -> int:
         return max(2, self.weight.shape[1])
@@ -299,8 +298,8 @@ class Affine(Linear):
 
     def fits(self, widths: Sequence[int]) -> bool:
         rows = self.weight.shape[0]
-        known = super().fits(widths) and self.weight.shape == (rows, widths[0])
-        return known and self.bias.shape[-1] == rows
+        fitting = super().fits(widths) and self.weight.shape == (rows, widths[0])
+        return fitting and self.bias.shape[-1] == rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,13 +323,9 @@ class Scale(Linear):
     def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
         return [outer * at_nodes(self.factor, nodes).unsqueeze(1)]
 
-    def sign(self, signs: Sequence[int]) -> int:
-        sign = signs[0] and (2 if signs[0] == 2 and bool((self.factor > 0).all()) else 1)
-        return _sign_of_sum(self.factor, self.shift, sign)
-
     def fits(self, widths: Sequence[int]) -> bool:
-        known = super().fits(widths)
-        return known and self.factor.shape[-1] == self.shift.shape[-1] == widths[0]
+        fitting = super().fits(widths)
+        return fitting and self.factor.shape[-1] == self.shift.shape[-1] == widths[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,9 +343,6 @@ class Select(Linear):
     def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
         inner = outer.new_zeros(*outer.shape[:2], widths[0])
         return [inner.index_add_(2, self.index, outer)]
-
-    def sign(self, signs: Sequence[int]) -> int:
-        return signs[0]
 
     def width(self, widths: Sequence[int]) -> int:
         return self.index.numel()
@@ -383,9 +375,6 @@ class Constant(Linear):
     def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
         return []
 
-    def sign(self, signs: Sequence[int]) -> int:
-        return _sign_of_sum(self.value.new_zeros(1), self.value, 1)
-
     def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
         return at_nodes(self.value, nodes).expand(nodes.numel(), -1)
 
@@ -414,11 +403,6 @@ class Add(Linear):
     def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
         return [outer if factor == 1.0 else factor * outer for factor in self.factors]
 
-    def sign(self, signs: Sequence[int]) -> int:
-        if min(self.factors) <= 0 or min(signs) == 0:
-            return 0
-        return max(signs)
-
     @property
     def terms(self) -> int:
         return max(2, len(self.factors))
@@ -437,7 +421,7 @@ class Add(Linear):
         moving = [(place, factor) for place, factor, fixed in terms if fixed is None]
         if len(moving) != 1 or len(terms) == 1:
             return to.add(Add(tuple(places), self.factors))
-        (place, factor), width = moving[0], to.widths[self.inputs[0]]
+        (place, factor), width = moving[0], to.widths[places[0]]
         shift = torch.zeros(width, dtype=torch.float64)
         for _, times, fixed in terms:
             shift = shift if fixed is None else shift + times * fixed
@@ -455,9 +439,6 @@ class Concatenate(Linear):
 
     def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
         return list(outer.split(list(widths), dim=2))
-
-    def sign(self, signs: Sequence[int]) -> int:
-        return min(signs)
 
     def width(self, widths: Sequence[int]) -> int:
         return sum(widths)
@@ -509,74 +490,6 @@ class Function:
     piecewise: bool = False
     """Whether f is linear on both sides of zero."""
 
-    def _slack(self, y: Tensor, *sizes: Tensor) -> Tensor:
-        """What f(y), or its difference from a line, may be off by."""
-        slack = SAFETY * sum((size.abs() for size in sizes), torch.zeros_like(y))
-        return slack if self.steep else slack + ABSOLUTE * (1 + y.abs()) + self.off
-
-    def range(self, box: Interval, parameter: Tensor) -> Interval:
-        """The values of f over an interval, rounded outwards."""
-        ends = []
-        for y in (box.low, box.high):
-            value = self.value(y, parameter)
-            slack = self._slack(y, value)
-            ends.append((value - slack, value + slack))
-        (a, b), (c, d) = ends
-        low, high = torch.minimum(a, c), torch.maximum(b, d)
-        if self.turn is not None:
-            low = torch.where(
-                (box.low <= self.turn[1]) & (box.high >= self.turn[0]), self.least, low
-            )
-        if self is FUNCTIONS["elu"]:  # the sign of α decides; between the ends lies 0 at most
-            inside = box.holds_zero()
-            low = torch.where(inside, low.clamp(max=0), low)
-            high = torch.where(inside, high.clamp(min=0), high)
-        return Interval(low.clamp(min=self.least), high.clamp(max=self.most))
-
-    def gaps(self, slope: Tensor, box: Interval, parameter: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest f(y) − s y over an interval, rounded outwards."""
-        if self.piecewise:
-            return self._gaps_of_two_lines(slope, box, parameter)
-        low, high = torch.full_like(slope, torch.inf), torch.full_like(slope, -torch.inf)
-        for point in (box.low, box.high, *self.touching(slope, parameter)):
-            y = box.nearest(point)
-            value, line = self.value(y, parameter), slope * y
-            slack = self._slack(y, value, line)
-            low = torch.minimum(low, value - line - slack)
-            high = torch.maximum(high, value - line + slack)
-        return low, high
-
-    def _gaps_of_two_lines(
-        self, slope: Tensor, box: Interval, parameter: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The same at the ends and, where the interval holds it, at the kink."""
-        first, last = (self.value(y, parameter) - slope * y for y in (box.low, box.high))
-        slack = SAFETY * (first.abs() + last.abs() + slope.abs() * (box.high - box.low))
-        kink = torch.where(box.holds_zero(), 0.0, first)
-        low = torch.minimum(torch.minimum(first, last), kink) - slack
-        return low, torch.maximum(torch.maximum(first, last), kink) + slack
-
-    def lines(self, box: Interval, at: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes above and below that are tight at a point.
-
-        Of a ReLU the chord above, and below slope 1 where the point is positive, else 0; of others
-        the tightest among the chord and the tangents at the point and at both ends.
-        """
-        if self.piecewise:
-            high, low = box.high.clamp(min=0.0), box.low.clamp(max=0.0)
-            chord = high / (high - low).clamp(min=1e-300)
-            below = torch.where((at > 0) | (box.low >= 0), 1.0, 0.0).to(chord.dtype)
-            return chord, torch.where((box.low >= 0) | (box.high <= 0), chord, below)
-        at, width = box.nearest(at), box.high - box.low
-        rise = self.value(box.high, parameter) - self.value(box.low, parameter)
-        tangents = [self.slope(point, parameter) for point in (at, box.low, box.high)]
-        chord = torch.where(width > POINT, rise / width.clamp(min=POINT), tangents[0])
-        slopes = torch.stack([chord, *tangents]).nan_to_num(0.0).clamp(-STEEPEST, STEEPEST)
-        low, high = self.gaps(slopes, box, parameter)
-        above = slopes.gather(0, (slopes * at + high).argmin(0, keepdim=True))[0]
-        below = slopes.gather(0, (slopes * at + low).argmax(0, keepdim=True))[0]
-        return above, below
-
 
 def _kink(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
     return (torch.zeros_like(slope),)
@@ -587,16 +500,19 @@ def _elu(slope: Tensor, alpha: Tensor) -> tuple[Tensor, ...]:
     return (torch.zeros_like(slope), inner.clamp(max=0.0))
 
 
-def _sigmoid(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-    """p (1 − p) = s at p = (1 ± √(1 − 4 s)) / 2; y = ± 2 artanh √(1 − 4 s)."""
-    root = (1.0 - 4.0 * slope).clamp(0.0, 1.0 - 1e-15).sqrt()
-    point = 2.0 * torch.atanh(root)
-    return (point, -point)
-
-
 def _tanh(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
     point = torch.atanh((1.0 - slope).clamp(0.0, 1.0 - 1e-15).sqrt())
     return (point, -point)
+
+
+def _sigmoid(slope: Tensor, parameter: Tensor) -> tuple[Tensor, ...]:
+    """σ(y) = (1 + tanh(y / 2)) / 2."""
+    return tuple(2.0 * point for point in _tanh(4.0 * slope, parameter))
+
+
+def _backward(gradient: Callable[..., Tensor], **settings: Any) -> Pointwise:
+    """f′ as PyTorch differentiates f."""
+    return lambda y, _: gradient(torch.ones_like(y), y, **settings)
 
 
 SIGNS = torch.tensor([[-1.0], [1.0], [-1.0]], dtype=torch.float64)
@@ -631,27 +547,6 @@ def _cells(slope: Pointwise, turns: tuple[float, float]) -> tuple[Tensor, Tensor
     return points, _rising(slope, points).cummax(1).values
 
 
-def _gelu_slope(y: Tensor, _: Tensor) -> Tensor:
-    density = (-0.5 * y * y).exp() / math.sqrt(2 * math.pi)
-    return 0.5 * torch.erfc(-y / math.sqrt(2.0)) + y * density
-
-
-def _gelu_tanh_slope(y: Tensor, _: Tensor) -> Tensor:
-    scale = math.sqrt(2 / math.pi)
-    inner = (scale * (y + 0.044715 * y**3)).tanh()
-    return 0.5 * (1 + inner) + 0.5 * y * (1 - inner**2) * scale * (1 + 3 * 0.044715 * y**2)
-
-
-def _silu_slope(y: Tensor, _: Tensor) -> Tensor:
-    p = y.sigmoid()
-    return p * (1 + y * (1 - p))
-
-
-def _mish_slope(y: Tensor, _: Tensor) -> Tensor:
-    inner = torch.logaddexp(y, torch.zeros_like(y)).tanh()
-    return inner + y * (1 - inner**2) * y.sigmoid()
-
-
 def _positive(y: Tensor) -> Tensor:
     return y.clamp(min=1e-300)
 
@@ -664,6 +559,12 @@ def _reciprocal(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
     point = _positive(-slope).rsqrt()
     return (point, -point)
 
+
+_gelu_slope, _gelu_tanh_slope = (
+    _backward(torch.ops.aten.gelu_backward, approximate=name) for name in ("none", "tanh")
+)
+_silu_slope = _backward(torch.ops.aten.silu_backward)
+_mish_slope = _backward(torch.ops.aten.mish_backward)
 
 FUNCTIONS: dict[str, Function] = {
     "relu": Function(
@@ -796,8 +697,13 @@ class Activation(Curved):
 
     FORM: ClassVar[Form] = {"name": str, "parameter": ((0, 1), DOUBLE)}
 
+    @property
+    def function(self) -> Function:
+        """f, which the parameter completes."""
+        return FUNCTIONS[self.name]
+
     def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
-        return FUNCTIONS[self.name].value(values[0], self.parameter)
+        return self._at(values[0])
 
     @property
     def title(self) -> str:
@@ -805,47 +711,102 @@ class Activation(Curved):
 
     @property
     def smooth(self) -> bool:
-        return not FUNCTIONS[self.name].piecewise
+        return not self.function.piecewise
 
     @property
     def by_channel(self) -> bool:
         return True
 
     def fits(self, widths: Sequence[int]) -> bool:
-        known = super().fits(widths) and self.name in FUNCTIONS
-        return known and tuple(self.parameter.shape) in ((), (widths[0],))
+        fitting = super().fits(widths) and self.name in FUNCTIONS
+        return fitting and tuple(self.parameter.shape) in ((), (widths[0],))
+
+    def _at(self, y: Tensor) -> Tensor:
+        return self.function.value(y, self.parameter)
+
+    def _slack(self, y: Tensor, *sizes: Tensor) -> Tensor:
+        """What f(y), or its difference from a line, may be off by."""
+        slack = SAFETY * sum((size.abs() for size in sizes), torch.zeros_like(y))
+        if self.function.steep:
+            return slack
+        return slack + ABSOLUTE * (1 + y.abs()) + self.function.off
 
     def interval(self, box: Sequence[Interval]) -> Interval:
-        return FUNCTIONS[self.name].range(box[0], self.parameter)
-
-    def lines(self, box: Sequence[Interval], at: Sequence[Tensor]) -> tuple[Slopes, Slopes]:
-        above, below = FUNCTIONS[self.name].lines(box[0], at[0], self.parameter)
-        return (above,), (below,)
+        (x,), f = box, self.function
+        ends = []
+        for y in (x.low, x.high):
+            value = self._at(y)
+            slack = self._slack(y, value)
+            ends.append((value - slack, value + slack))
+        (a, b), (c, d) = ends
+        low, high = torch.minimum(a, c), torch.maximum(b, d)
+        if f.turn is not None:
+            low = torch.where((x.low <= f.turn[1]) & (x.high >= f.turn[0]), f.least, low)
+        if self.name == "elu":  # the sign of α decides; between the ends lies 0 at most
+            inside = x.holds_zero()
+            low = torch.where(inside, low.clamp(max=0), low)
+            high = torch.where(inside, high.clamp(min=0), high)
+        return Interval(low.clamp(min=f.least), high.clamp(max=f.most))
 
     def gaps(self, slopes: Slopes, box: Sequence[Interval]) -> tuple[Tensor, Tensor]:
-        return FUNCTIONS[self.name].gaps(slopes[0], box[0], self.parameter)
+        (slope,), (x,) = slopes, box
+        if self.function.piecewise:
+            return self._gaps_of_two_lines(slope, x)
+        low, high = torch.full_like(slope, torch.inf), torch.full_like(slope, -torch.inf)
+        for point in (x.low, x.high, *self.function.touching(slope, self.parameter)):
+            y = x.nearest(point)
+            value, line = self._at(y), slope * y
+            slack = self._slack(y, value, line)
+            low = torch.minimum(low, value - line - slack)
+            high = torch.maximum(high, value - line + slack)
+        return low, high
+
+    def _gaps_of_two_lines(self, slope: Tensor, x: Interval) -> tuple[Tensor, Tensor]:
+        """The same at the ends and, where the interval holds it, at the kink."""
+        first, last = (self._at(y) - slope * y for y in (x.low, x.high))
+        slack = SAFETY * (first.abs() + last.abs() + slope.abs() * (x.high - x.low))
+        kink = torch.where(x.holds_zero(), 0.0, first)
+        low = torch.minimum(torch.minimum(first, last), kink) - slack
+        return low, torch.maximum(torch.maximum(first, last), kink) + slack
+
+    def lines(self, box: Sequence[Interval], at: Sequence[Tensor]) -> tuple[Slopes, Slopes]:
+        """Of a ReLU the chord above, and below slope 1 where the point is positive, else 0; of
+        others the tightest among the chord and the tangents at the point and at both ends."""
+        (x,), (middle,) = box, at
+        if self.function.piecewise:
+            high, low = x.high.clamp(min=0.0), x.low.clamp(max=0.0)
+            chord = high / (high - low).clamp(min=1e-300)
+            below = torch.where((middle > 0) | (x.low >= 0), 1.0, 0.0).to(chord.dtype)
+            return (chord,), (torch.where((x.low >= 0) | (x.high <= 0), chord, below),)
+        middle, width = x.nearest(middle), x.high - x.low
+        rise = self._at(x.high) - self._at(x.low)
+        tangents = [self.function.slope(y, self.parameter) for y in (middle, x.low, x.high)]
+        chord = torch.where(width > POINT, rise / width.clamp(min=POINT), tangents[0])
+        slopes = torch.stack([chord, *tangents]).nan_to_num(0.0).clamp(-STEEPEST, STEEPEST)
+        least, most = self.gaps((slopes,), box)
+        above = slopes.gather(0, (slopes * middle + most).argmin(0, keepdim=True))[0]
+        below = slopes.gather(0, (slopes * middle + least).argmax(0, keepdim=True))[0]
+        return (above,), (below,)
 
     def defined(self, box: Sequence[Interval]) -> Tensor:
-        return FUNCTIONS[self.name].defined(box[0])
+        return self.function.defined(box[0])
 
-    def sign(self, signs: Sequence[int]) -> int:
+    def sign(self, signs: Sequence[int], widths: Sequence[int]) -> int:
         if self.name in ("exp", "sigmoid", "softplus", "softplus_linear"):
             return 2
-        return 1 if FUNCTIONS[self.name].least == 0.0 else 0
+        return 1 if self.function.least == 0.0 else 0
 
     def lowered(self, to: Lowering, scaled: bool) -> int:
         place = to.place[self.inputs[0]]
         if self.name == "leaky_relu":  # s x + (1 − s) relu(x)
-            width = to.widths[self.inputs[0]]
-            slope, zero = self.parameter.expand(width), torch.zeros(width, dtype=torch.float64)
-            below = to.add(Scale((place,), slope, zero))
-            above = to.add(Scale((to.apply("relu", place),), 1.0 - slope, zero))
+            slope = self.parameter.expand(to.widths[place])
+            below, above = to.times(place, slope), to.times(to.apply("relu", place), 1.0 - slope)
             return to.add(Add((below, above), (1.0, 1.0)))
         if scaled and self.name != "relu":
             raise NotHomogeneousError
         if to.through and self.name == "sqrt" and (root := to.as_length(place)) is not None:
             return to.add(root)
-        if self.name == "reciprocal" and to.divides(place, to.widths[self.inputs[0]]):
+        if self.name == "reciprocal" and to.divides(place):
             to.root = place  # 1 / σ, times σ
             return to.add(Constant((), torch.ones(1, dtype=torch.float64)))
         return to.add(replace(self, inputs=(place,)))
@@ -909,7 +870,7 @@ class Multiply(Curved):
         for place, other in (places, places[::-1]):
             fixed = to.constant_at(other)
             if fixed is not None:
-                return to.add(Scale((place,), fixed, torch.zeros_like(fixed)))
+                return to.times(place, fixed)
         return to.add(replace(self, inputs=tuple(places)))
 
 
@@ -951,7 +912,7 @@ class Root(Curved):
         rest = (1.0 - parts.square().sum(2)).clamp(min=0.0)
         return (rest * self.offset).sqrt() * (1 - 4 * SAFETY), self.interval(box).high
 
-    def sign(self, signs: Sequence[int]) -> int:
+    def sign(self, signs: Sequence[int], widths: Sequence[int]) -> int:
         return 2  # where it is zero nothing can be divided by it
 
     def within(self, slopes: Tensor) -> Tensor:
@@ -1027,16 +988,15 @@ class LayerNorm(_InParts):
         return "layer_norm"
 
     def lowered(self, to: Lowering, scaled: bool) -> int:
-        width = to.widths[self.inputs[0]]
+        start = to.place[self.inputs[0]]
+        width = to.widths[start]
         part = torch.eye(self.size, dtype=torch.float64) - 1.0 / self.size
         centring = torch.block_diag(*[part / self.size**0.5] * (width // self.size))
         zero = torch.zeros(width, dtype=torch.float64)
-        vector = to.add(Affine((to.place[self.inputs[0]],), centring, zero))
-        place = to.normalized(vector, width, Root((vector,), self.size, self.eps, 0.0), scaled)
+        vector = to.add(Affine((start,), centring, zero))
+        place = to.normalized(Root((vector,), self.size, self.eps, 0.0), scaled)
         factor = self.weight * self.size**0.5
-        if not to.through:
-            return to.add(Scale((place,), factor, self.bias))
-        return to.plus_root(to.add(Scale((place,), factor, zero)), self.bias)
+        return to.add_linear(Scale((place,), factor, self.bias), to.through)
 
 
 @dataclass(frozen=True, eq=False)
@@ -1053,9 +1013,7 @@ class Normalize(_InParts):
         return (parts / parts.norm(dim=2, keepdim=True).clamp(min=self.eps)).flatten(1)
 
     def lowered(self, to: Lowering, scaled: bool) -> int:
-        place = to.place[self.inputs[0]]
-        root = Root((place,), self.size, 0.0, self.eps)
-        return to.normalized(place, to.widths[self.inputs[0]], root, scaled)
+        return to.normalized(Root((to.place[self.inputs[0]],), self.size, 0.0, self.eps), scaled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -1084,7 +1042,8 @@ class Softmax(_InParts):
             raise UnknownError(
                 f"no bound is known for the operation {self.title} of {self.size} channels"
             )
-        place, size, width = to.place[self.inputs[0]], self.size, to.widths[self.inputs[0]]
+        place, size = to.place[self.inputs[0]], self.size
+        width = to.widths[place]
         if size == 1:
             value = torch.full((width,), 0.0 if self.log else 1.0, dtype=torch.float64)
             return to.add(Constant((), value))
@@ -1162,6 +1121,7 @@ class Opaque(Operation):
         "target": str, "arguments": list, "keywords": dict, "fixed": list,
         "output": int | None, "axis": int,
     }  # fmt: skip
+    READS: ClassVar[int | None] = None
 
     def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
         def fill(slot: Slot) -> Tensor:
@@ -1181,12 +1141,9 @@ class Opaque(Operation):
         values = [torch.zeros(1, width, dtype=torch.float64) for width in widths]
         return self.evaluate(values, torch.zeros(1, dtype=torch.int64)).shape[1]
 
-    def fits(self, widths: Sequence[int]) -> bool:
-        return True
-
     def setting(self, name: str, prefix: str, tensors: dict[str, Tensor]) -> Any:
         if name != "target":
-            return encode(getattr(self, name), prefix + name, tensors)
+            return super().setting(name, prefix, tensors)
         if not restorable(self.target):
             raise InputError(
                 f"the head holds {self.title}, which has no form in files; keep the model and "
@@ -1195,12 +1152,8 @@ class Opaque(Operation):
         return written_name(self.target)
 
     @classmethod
-    def of_settings(cls, values: dict[str, Any], tensors: dict[str, Tensor]) -> Opaque:
-        given = {name: decode(values[name], tensors) for name in ("arguments", "keywords")}
-        fixed = tuple(decode(values["fixed"], tensors))
-        target = find_target(values["target"])
-        given["arguments"] = tuple(given["arguments"])
-        return cls(**{**values, **given, "fixed": fixed, "target": target})
+    def of_settings(cls, values: dict[str, Any], tensors: dict[str, Tensor]) -> Operation:
+        return super().of_settings({**values, "target": find_target(values["target"])}, tensors)
 
     def at(self, nodes: Tensor) -> Opaque:
         return replace(self, fixed=tuple(constant[nodes] for constant in self.fixed))
@@ -1226,8 +1179,8 @@ def restorable(target: Any) -> bool:
 def find_target(name: str) -> Callable[..., Any]:
     """The elementwise ATen operation written as ``name.overload``."""
     packet, _, overload = name.partition(".")
-    known = packet.isidentifier() and overload.isidentifier() and not packet.startswith("__")
-    operation = getattr(getattr(torch.ops.aten, packet, None), overload, None) if known else None
+    spelled = packet.isidentifier() and overload.isidentifier() and not packet.startswith("__")
+    operation = getattr(getattr(torch.ops.aten, packet, None), overload, None) if spelled else None
     if operation is None or not restorable(operation):
         raise InputError(
             f"it names the operation {name[:60]!r}, which is no elementwise one of this PyTorch"
@@ -1314,6 +1267,11 @@ class HeadGraph:
     operations: tuple[Operation, ...]
     """The last one makes the logits; an empty head hands the aggregate through."""
 
+    @property
+    def curved(self) -> list[int]:
+        """The places of its curved operations."""
+        return [k for k, operation in enumerate(self.operations) if isinstance(operation, Curved)]
+
     def widths(self) -> list[int]:
         """The width of every value, the aggregate first."""
         widths = [self.width]
@@ -1387,7 +1345,8 @@ class Lowering:
         """Whether it is there times σ."""
         self.root: int | None = None
         """The new value that is σ."""
-        self.widths = head.widths()
+        self.widths = [head.width]
+        """Of the new values."""
         self.norms = sum(isinstance(op, LayerNorm | Normalize) for op in head.operations)
 
     def run(self) -> tuple[HeadGraph, int | None]:
@@ -1398,7 +1357,7 @@ class Lowering:
             self.place.append(operation.lowered(self, scaled))
             self.scaled.append(scaled or before != self.root)
         if self.place[-1] != len(self.made):  # the last value must be the output
-            self.add(Select((self.place[-1],), torch.arange(self.widths[-1])))
+            self.add(Select((self.place[-1],), torch.arange(self.widths[self.place[-1]])))
         scale = {self.root} if self.root is not None else set()
         kept, numbers = prune(self.made, {len(self.made)} | scale)
         graph = HeadGraph(self.head.width, tuple(kept))
@@ -1407,13 +1366,15 @@ class Lowering:
     def add(self, operation: Operation) -> int:
         """Append an operation; the number of what it makes."""
         self.made.append(operation)
-        self.signs.append(operation.sign([self.signs[i] for i in operation.inputs]))
+        widths = [self.widths[i] for i in operation.inputs]
+        self.widths.append(operation.width(widths))
+        self.signs.append(operation.sign([self.signs[i] for i in operation.inputs], widths))
         return len(self.made)
 
-    def divides(self, place: int, width: int) -> bool:
+    def divides(self, place: int) -> bool:
         """Whether a new value is what all is multiplied by."""
         free = self.through and not self.norms and self.root is None
-        return free and width == 1 and self.signs[place] == 2
+        return free and self.widths[place] == 1 and self.signs[place] == 2
 
     def as_length(self, place: int) -> Root | None:
         """√ of a new value as a length, where the value is c Σ x² + e over parts of x."""
@@ -1428,8 +1389,7 @@ class Lowering:
         alike = width % parts == 0 and torch.equal(total.weight, factor * blocks)
         if not (alike and bool((total.bias == offset).all()) and factor > 0 and offset >= 0):
             return None
-        scale = factor.sqrt().expand(width)
-        vector = self.add(Scale(squares.inputs, scale, torch.zeros_like(scale)))
+        vector = self.times(squares.inputs[0], factor.sqrt().expand(width))
         return Root((vector,), width // parts, float(offset), 0.0)
 
     def apply(self, name: str, place: int) -> int:
@@ -1441,8 +1401,10 @@ class Lowering:
         source = self.made[place - 1] if place else None
         return source.value if isinstance(source, Constant) else None
 
-    def normalized(self, vector: int, width: int, root: Root, scaled: bool) -> int:
+    def normalized(self, root: Root, scaled: bool) -> int:
         """A new value divided by its length, or left as it is where all is multiplied by that."""
+        (vector,) = root.inputs
+        width = self.widths[vector]
         if scaled or (self.through and (width != root.size or self.root is not None)):
             raise NotHomogeneousError
         length = self.add(root)
@@ -1453,18 +1415,24 @@ class Lowering:
         inverse = self.add(Select((self.apply("reciprocal", length),), spread))
         return self.add(Multiply((inverse, vector)))
 
-    def plus_root(self, place: int, bias: Tensor) -> int:
-        """A new value plus σ · bias."""
-        if not bool(bias.any()):
+    def times(self, place: int, factor: Tensor) -> int:
+        """A new value times a factor [d] or [N, d]."""
+        return self.add(Scale((place,), factor, factor.new_zeros(factor.shape[-1])))
+
+    def add_linear(self, operation: Linear, scaled: bool) -> int:
+        """A linear operation on new values, where those are there times σ if ``scaled``."""
+        if not (scaled and operation.SHIFT):
+            return self.add(operation)
+        shift: Tensor = getattr(operation, operation.SHIFT)
+        bare: dict[str, Any] = {operation.SHIFT: shift.new_zeros(shift.shape[-1])}
+        place = self.add(replace(operation, **bare))
+        if not bool(shift.any()):
             return place
-        return self.add(Add((place, self._times_root(bias)), (1.0, 1.0)))
+        return self.add(Add((place, self._times_root(shift)), (1.0, 1.0)))
 
     def _times_root(self, factor: Tensor) -> int:
         """σ · factor, for a factor [d] or [N, d]."""
-        width = factor.shape[-1]
-        return self.add(
-            Scale((self._root_spread(width),), factor, torch.zeros(width, dtype=torch.float64))
-        )
+        return self.times(self._root_spread(factor.shape[-1]), factor)
 
     def _root_spread(self, width: int) -> int:
         assert self.root is not None
@@ -1478,7 +1446,7 @@ class Lowering:
         fixed = self.constant_at(place)
         if fixed is not None:
             return self._times_root(fixed)
-        return self.add(Multiply((self._root_spread(self.widths[old]), place)))
+        return self.add(Multiply((self._root_spread(self.widths[place]), place)))
 
 
 @dataclass(frozen=True, eq=False)

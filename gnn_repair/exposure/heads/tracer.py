@@ -7,7 +7,7 @@ an operation in place does to tensors that share its memory is followed element 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -41,33 +41,10 @@ UNKNOWN = Lost("a tensor is written in place through a view, which cannot be fol
 State = TracedTensor | Lost
 
 
-def rewritten_aliases(
-    builder: Builder, target: Tensor, made: State, known: Sequence[tuple[Tensor, State]]
-) -> Iterator[tuple[Tensor, State]]:
-    """The new state of every known tensor, and of the target's base, that sees the change.
-
-    Args:
-        builder: the head so far.
-        target: the tensor that was written.
-        made: what it shows now.
-        known: the other tensors that messages reach.
-    """
-    storage = target.untyped_storage().data_ptr()
-    seen: dict[int, tuple[Tensor, State | None]] = {
-        id(tensor): (tensor, state)
-        for tensor, state in known
-        if tensor.untyped_storage().data_ptr() == storage
-    }
-    base = target._base
-    if base is not None and base is not target:
-        seen.setdefault(id(base), (base, None))
-    for alias, state in seen.values():
-        yield alias, _rewritten(builder, target, made, alias, state)
-
-
 def _rewritten(
     builder: Builder, target: Tensor, made: State, alias: Tensor, state: State | None
 ) -> State:
+    """What a tensor shows that shares the memory of a target, once that shows what was made."""
     if isinstance(made, Lost) or isinstance(state, Lost):
         return made if isinstance(made, Lost) else UNKNOWN
     if _geometry(alias) == _geometry(target):
@@ -76,11 +53,11 @@ def _rewritten(
     if count > LARGEST or alias.dtype != target.dtype:
         return UNKNOWN
     places = torch.arange(count, device=target.device)
-    shown = places.as_strided(alias.size(), alias.stride(), alias.storage_offset())
-    theirs = places.as_strided(target.size(), target.stride(), target.storage_offset())
+    alias_places = places.as_strided(alias.size(), alias.stride(), alias.storage_offset())
+    target_places = places.as_strided(target.size(), target.stride(), target.storage_offset())
     nodes, channels = places.new_full((count,), -1), places.new_zeros(count)
-    nodes[theirs], channels[theirs] = made.nodes, made.channels
-    return _merged(builder, made, alias, state, nodes[shown], channels[shown])
+    nodes[target_places], channels[target_places] = made.nodes, made.channels
+    return _merged(builder, made, alias, state, nodes[alias_places], channels[alias_places])
 
 
 def _geometry(tensor: Tensor) -> tuple[object, ...]:
@@ -102,24 +79,24 @@ def _merged(
         if state is None:
             return UNKNOWN
     width = builder.widths[state.value]
-    both = builder.emit(Concatenate((state.value, made.value)), width + builder.widths[made.value])
-    shown = TracedTensor(
+    both = builder.emit(Concatenate((state.value, made.value)))
+    merged = TracedTensor(
         both,
         torch.where(written, nodes, state.nodes),
         torch.where(written, new + width, state.channels),
     )
     layout = frame_of(state, builder.num_nodes)
-    if layout is None or frame_of(shown, builder.num_nodes) is not None:
-        return shown
+    if layout is None or frame_of(merged, builder.num_nodes) is not None:
+        return merged
     # Some nodes' rows were written: both values for all nodes, and a mask.
     every = torch.where(written, new, 0).amax(layout[0].axis, keepdim=True).expand(new.shape)
     if bool((written & ((every != new) | (nodes != state.nodes))).any()):
-        return shown
-    own = TracedTensor(made.value, state.nodes, every)
+        return merged
+    new_rows = TracedTensor(made.value, state.nodes, every)
     try:
-        return TRANSLATIONS["where"](builder, alias, written, own, state)
+        return TRANSLATIONS["where"](builder, alias, written, new_rows, state)
     except Untranslatable:
-        return shown
+        return merged
 
 
 def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> TracedTensor | None:
@@ -131,7 +108,7 @@ def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> TracedTensor | 
         count = torch.arange(size, device=nodes.device).view(sizes)
         if bool(((nodes == count) | (nodes < 0)).all()):
             frame = Frame(tuple(alias.shape), axis, tuple(alias.shape))
-            value = builder.constant(constant_in(alias, frame), frame.width)
+            value = builder.constant(constant_in(alias, frame))
             return frame.traced(value, builder.device)
     return None
 
@@ -147,14 +124,14 @@ CUT = ("gather", "index_select", "take_along_dim", "bmm", "baddbmm", "where", "s
 constants may be tried by node."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Call:
     """An operation's arguments, flattened, and the node axis of each (None: shared)."""
 
     target: Any
     leaves: list[Any]
     spec: Any
-    axes: list[int | None] = field(default_factory=list)
+    axes: Sequence[int | None]
 
     def on(self, nodes: Tensor) -> Any:
         """The operation run for some nodes."""
@@ -185,18 +162,17 @@ def keep(
     flats = [builder.flat(mark) if isinstance(mark, TracedTensor) else None for mark in marks]
     if any(f is not None and (f[1].shape != f[1].outer or f[1].places) for f in flats):
         raise Untranslatable(MIXES)
-    call = _Call(target, leaves, spec)
     results = [out] if isinstance(out, Tensor) else list(out)
     if any(result.is_complex() for result in results):
         raise Untranslatable(f"computes with complex numbers, which are not followed; {AS_REAL}")
     cut = torch.Tag.pointwise in target.tags or target._schema.name.partition("::")[2] in CUT
     for axes in _assignments(leaves, flats, builder.num_nodes, cut):
-        call.axes = axes
-        found = _node_axes(call, results, builder)
-        if found is not None:
+        call = _Call(target, leaves, spec, axes)
+        result_axes = _node_axes(call, results, builder)
+        if result_axes is not None:
             made = [
                 None if axis is None else _emit(builder, call, flats, i, result, axis)
-                for i, (result, axis) in enumerate(zip(results, found, strict=True))
+                for i, (result, axis) in enumerate(zip(results, result_axes, strict=True))
             ]
             return made[0] if isinstance(out, Tensor) else tuple(made)
     raise Untranslatable(MIXES)
@@ -204,7 +180,7 @@ def keep(
 
 def _assignments(
     leaves: Sequence[Any], flats: Sequence[Any], num_nodes: int, cut: bool
-) -> Iterator[list[int | None]]:
+) -> Iterator[tuple[int | None, ...]]:
     """Every way to say which axis of which argument runs over the nodes; constants if ``cut``."""
     choices: list[list[int | None]] = []
     for leaf, flat in zip(leaves, flats, strict=True):
@@ -215,8 +191,7 @@ def _assignments(
             choices.append([*axes, None])
         else:
             choices.append([None])
-    for assignment in product(*choices):
-        yield list(assignment)
+    return product(*choices)
 
 
 def _node_axes(call: _Call, results: list[Any], builder: Builder) -> list[int | None] | None:
@@ -272,7 +247,7 @@ def _emit(
         else:
             filled.append(leaf)
     arguments, keywords = tree_unflatten(filled, call.spec)
-    several = None if call.target._schema.returns.__len__() == 1 else output
+    which = None if len(call.target._schema.returns) == 1 else output
     frame = Frame(tuple(result.shape), axis, tuple(result.shape))
     operation = Opaque(
         tuple(inputs),
@@ -280,15 +255,15 @@ def _emit(
         tuple(arguments),
         dict(keywords),
         tuple(constants),
-        several,
+        which,
         axis,
     )
     if name_of(call.target) in LINEAR and len(inputs) == 1 and not constants:
         width = builder.widths[inputs[0]]
         rows = torch.eye(width + 1, width, dtype=torch.float64, device=builder.device)
-        made = operation.evaluate([rows], torch.arange(width + 1, device=builder.device))
-        affine = Affine(tuple(inputs), (made[:-1] - made[-1]).t().contiguous(), made[-1])
-        return builder.shown(builder.emit(affine, frame.width), frame)
+        images = operation.evaluate([rows], torch.arange(width + 1, device=builder.device))
+        affine = Affine(tuple(inputs), (images[:-1] - images[-1]).t().contiguous(), images[-1])
+        return builder.shown(builder.emit(affine), frame)
     return builder.shown(builder.emit(operation, frame.width), frame)
 
 
@@ -478,16 +453,27 @@ class Tracer(TorchDispatchMode):
             if made is not None:
                 self._remember(out, made)
         elif isinstance(out, tuple | list):
-            several = made if isinstance(made, tuple) else [made] * len(out)
-            for one, state in zip(out, several, strict=True):
-                self._remember_all(one, state)
+            states = made if isinstance(made, tuple) else [made] * len(out)
+            for tensor, state in zip(out, states, strict=True):
+                self._remember_all(tensor, state)
 
     def _overwrite(self, target: Tensor, made: Any) -> None:
-        made = made[0] if isinstance(made, tuple) else made
-        views = [entry for entry in self._known.values() if entry[0] is not target]
-        for alias, state in rewritten_aliases(self.builder, target, made, views):
-            self._remember(alias, state)
+        made, storage = made[0] if isinstance(made, tuple) else made, _storage(target)
+        aliases: list[tuple[Tensor, State | None]] = [
+            entry
+            for entry in self._known.values()
+            if entry[0] is not target and _storage(entry[0]) == storage
+        ]
+        base = target._base
+        if base is not None and id(base) not in self._known:
+            aliases.append((base, None))
+        for alias, state in aliases:
+            self._remember(alias, _rewritten(self.builder, target, made, alias, state))
         self._remember(target, made)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_traced(leaf: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -16,7 +18,6 @@ from gnn_repair.exposure.heads.building import (
     Builder,
     Frame,
     Lost,
-    Norm,
     Operand,
     Places,
     TracedTensor,
@@ -132,7 +133,7 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Tr
         index = torch.arange(frame.width, device=builder.device).view(frame.rest) + start
         indices.append(index.unsqueeze(frame.axis))
         start += frame.width
-    value = builder.emit(Concatenate(tuple(numbers)), start)
+    value = builder.emit(Concatenate(tuple(numbers)))
     channels = torch.cat(indices, dim).expand(out.shape)
     whole = builder.shown(value, Frame(tuple(out.shape), like.axis, tuple(out.shape), like.places))
     return TracedTensor(value, whole.nodes, channels)
@@ -146,20 +147,20 @@ def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
         return number, frame
     assert isinstance(part, Tensor)
     frame = Frame(tuple(part.shape), like.axis, tuple(part.shape), like.places)
-    return builder.constant(constant_in(part, frame), frame.width), frame
+    return builder.constant(constant_in(part, frame)), frame
 
 
 def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int) -> TracedTensor:
     """Rows of different nodes one after another; rows that no message reaches are nobody's."""
-    made: TracedTensor | None = None
+    joined: TracedTensor | None = None
     start = 0
     for part in parts:
         places = torch.arange(start, start + part.shape[dim], device=builder.device)
         start += part.shape[dim]
         if isinstance(part, TracedTensor):
-            made = _put(builder, made, part, dim, places, tuple(out.shape))
-    assert made is not None
-    return made
+            joined = _put(builder, joined, part, dim, places, tuple(out.shape))
+    assert joined is not None
+    return joined
 
 
 def _put(
@@ -167,25 +168,25 @@ def _put(
     shape: tuple[int, ...],
 ) -> TracedTensor:  # fmt: skip
     """A tensor with another's rows in some places, whose own nodes stand there."""
-    value, frame, own = _rows_of(builder, part, dim, len(places))
+    value, frame, part_nodes = _rows_of(builder, part, dim, len(places))
     nodes = torch.full((shape[dim],), -1, device=builder.device)
     if base is not None:
-        before, known, nodes = _rows_of(builder, base, dim, shape[dim])
-        if known.width != frame.width:
+        before, base_frame, nodes = _rows_of(builder, base, dim, shape[dim])
+        if base_frame.width != frame.width:
             raise Untranslatable(MIXES)
         mask = torch.zeros(builder.num_nodes, 1, dtype=torch.float64, device=builder.device)
-        mask[own[own >= 0]] = 1.0
+        mask[part_nodes[part_nodes >= 0]] = 1.0
         mask = mask.expand(-1, frame.width)
         if before != value:
             both = builder.scaled(before, 1 - mask, 0.0), builder.scaled(value, mask, 0.0)
-            value = builder.emit(Add(both, (1.0, 1.0)), frame.width)
-    nodes[places] = own
+            value = builder.emit(Add(both, (1.0, 1.0)))
+    nodes[places] = part_nodes
     inside = nodes[nodes >= 0]
     if inside.unique().numel() < inside.numel():
         raise Untranslatable(MERGES)
     whole = torch.equal(nodes, torch.arange(builder.num_nodes, device=builder.device))
-    kept = None if whole else Places(nodes, builder.num_nodes)
-    return builder.shown(value, Frame(shape, dim, shape, kept))
+    some = None if whole else Places(nodes, builder.num_nodes)
+    return builder.shown(value, Frame(shape, dim, shape, some))
 
 
 def _rows_of(
@@ -214,8 +215,8 @@ def put_rows(
             return _put(builder, None, values, dim, index, shape)
         frame = Frame(shape, dim, shape)
         # Memory that was not yet written may hold anything, and is overwritten.
-        known = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
-        base = builder.shown(builder.constant(known, frame.width), frame)
+        rows = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
+        base = builder.shown(builder.constant(rows), frame)
     assert isinstance(base, TracedTensor)
     return _put(builder, base, values, dim, index, shape)
 
@@ -247,42 +248,73 @@ def copied(builder: Builder, out: Tensor, target: Operand, source: Operand = 0.0
     assert isinstance(target, TracedTensor)
     frame = builder.flat(target)[1]
     constant = torch.as_tensor(source, dtype=torch.float64, device=builder.device)
-    return builder.shown(builder.constant(constant_in(constant, frame), frame.width), frame)
+    return builder.shown(builder.constant(constant_in(constant, frame)), frame)
 
 
 # Arithmetic ---------------------------------------------------------------------------------------
 
 
-def add(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> TracedTensor:
+def each(make: Callable[..., int], count: int = 1) -> Translation:
+    """A function (builder, *operands, *settings) → value of the elements of ``count`` operands, of
+    which those that messages reach are values and the others flat tensors."""
+
+    def translate(builder: Builder, out: Tensor, *args: Any, **keys: Any) -> TracedTensor:
+        if not traced_in(args[:count]):
+            raise Untranslatable
+        frame, operands = builder.aligned(out.shape, *args[:count])
+        return builder.shown(make(builder, *operands, *args[count:], **keys), frame)
+
+    return translate
+
+
+def _add(builder: Builder, left: int | Tensor, right: int | Tensor, alpha: float = 1) -> int:
     """left + α · right."""
-    frame, (a, b) = builder.aligned(out.shape, left, right)
-    if isinstance(a, int) and isinstance(b, int):
-        value = builder.emit(Add((a, b), (1.0, float(alpha))), frame.width)
-    elif isinstance(a, int):
-        value = builder.scaled(a, 1.0, alpha * b)
-    else:
-        assert isinstance(b, int)
-        value = builder.scaled(b, float(alpha), a)
-    return builder.shown(value, frame)
+    if isinstance(left, Tensor):
+        assert isinstance(right, int)
+        return builder.scaled(right, float(alpha), left)
+    if isinstance(right, Tensor):
+        return builder.scaled(left, 1.0, alpha * right)
+    return builder.emit(Add((left, right), (1.0, float(alpha))))
 
 
-def sub(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> TracedTensor:
-    """left − α · right."""
-    return add(builder, out, left, right, -alpha)
-
-
-def mul(builder: Builder, out: Tensor, left: Any, right: Any) -> TracedTensor:
+def _multiply(builder: Builder, left: int | Tensor, right: int | Tensor) -> int:
     """left ⊙ right."""
-    frame, (a, b) = builder.aligned(out.shape, left, right)
-    if isinstance(a, int) and isinstance(b, int):
-        square = a == b
-        made = (
-            builder.applied("square", a) if square else builder.emit(Multiply((a, b)), frame.width)
-        )
-        return builder.shown(made, frame)
-    value, factor = (a, b) if isinstance(a, int) else (b, a)
-    assert isinstance(value, int)
-    return builder.shown(builder.scaled(value, factor, 0.0), frame)
+    if isinstance(left, Tensor):
+        assert isinstance(right, int)
+        return builder.scaled(right, left, 0.0)
+    if isinstance(right, Tensor):
+        return builder.scaled(left, right, 0.0)
+    return (
+        builder.applied("square", left) if left == right else builder.emit(Multiply((left, right)))
+    )
+
+
+def _where(builder: Builder, mask: int | Tensor, left: int | Tensor, right: int | Tensor) -> int:
+    """left where a constant mask is on, else right."""
+    if isinstance(mask, int):
+        raise Untranslatable
+    parts = []
+    for value, other, share in ((left, right, mask), (right, left, 1 - mask)):
+        if isinstance(value, int):
+            # Not a product: what a mask hides may be infinite.
+            rest = torch.where(share > 0, 0.0, other) if isinstance(other, Tensor) else 0.0
+            parts.append(builder.scaled(value, share, rest))
+    return parts[0] if len(parts) == 1 else builder.emit(Add((parts[0], parts[1]), (1.0, 1.0)))
+
+
+def _prelu(builder: Builder, value: int | Tensor, slope: int | Tensor) -> int:
+    """Leaky ReLU with learned slopes."""
+    if isinstance(value, Tensor) or isinstance(slope, int) or slope.dim() > 1:
+        raise Untranslatable
+    return builder.applied("leaky_relu", value, slope)
+
+
+def _maximum(builder: Builder, *operands: int | Tensor) -> int:
+    numbers = [part if isinstance(part, int) else builder.constant(part) for part in operands]
+    return _largest(builder, numbers, 1.0)
+
+
+add, mul, where = each(_add, 2), each(_multiply, 2), each(_where, 3)
 
 
 def div(
@@ -310,7 +342,7 @@ def _normalized(
     if norm is None or left.shape != out.shape:
         return None
     value, frame = builder.flat(left)
-    order = _order(builder, value, norm.source)
+    order = _order(builder, value, norm.inputs[0])
     if order is None:
         return None
     # Where every channel's norm stands among the norms: that of the part the channel is in.
@@ -318,7 +350,7 @@ def _normalized(
     places = torch.arange(frame.width, device=builder.device) // norm.size
     if layout is None or layout[0] != frame or not torch.equal(layout[1][order], places):
         return None
-    normal = builder.emit(Normalize((norm.source,), norm.size, norm.eps), frame.width)
+    normal = builder.emit(norm)
     return builder.shown(builder.select(normal, order.argsort()), frame)
 
 
@@ -327,40 +359,13 @@ def _order(builder: Builder, value: int, source: int) -> Tensor | None:
     whole = torch.arange(builder.widths[value], device=builder.device)
     if source == value:
         return whole
-    made = builder.operations[source - 1] if source else None
-    permuted = isinstance(made, Select) and made.inputs == (value,)
-    return made.index if permuted and torch.equal(made.index.sort().values, whole) else None  # type: ignore[union-attr]
-
-
-def where(builder: Builder, out: Tensor, mask: Any, left: Any, right: Any) -> TracedTensor:
-    """left where a constant mask is on, else right."""
-    _tensors(mask)
-    frame, (a, b, marks) = builder.aligned(out.shape, left, right, mask)
-    assert isinstance(marks, Tensor)
-    made = []
-    for value, other, share in ((a, b, marks), (b, a, 1 - marks)):
-        if isinstance(value, int):
-            # Not a product: what a mask hides may be infinite.
-            rest = torch.where(share > 0, 0.0, other) if isinstance(other, Tensor) else 0.0
-            made.append(builder.scaled(value, share, rest))
-    if len(made) > 1:
-        made = [builder.emit(Add((made[0], made[1]), (1.0, 1.0)), frame.width)]
-    return builder.shown(made[0], frame)
+    selection = builder.maker(source)
+    if not isinstance(selection, Select) or selection.inputs != (value,):
+        return None
+    return selection.index if torch.equal(selection.index.sort().values, whole) else None
 
 
 # Functions of elements ----------------------------------------------------------------------------
-
-
-def each(make: Callable[..., int]) -> Translation:
-    """A function (builder, value, *settings) → value of every element."""
-
-    def translate(builder: Builder, out: Any, source: Any, *args: Any, **keys: Any) -> TracedTensor:
-        if not isinstance(source, TracedTensor):
-            raise Untranslatable
-        value, frame = builder.flat(source)
-        return builder.shown(make(builder, value, *args, **keys), frame)
-
-    return translate
 
 
 def _elu(
@@ -391,62 +396,42 @@ def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **ke
     )
     if isinstance(low, Tensor | TracedTensor) or isinstance(high, Tensor | TracedTensor):
         raise Untranslatable
-    norm, made = builder.norms.get(value), value
+    norm, clamped = builder.norms.get(value), value
     if low is not None:
-        below = builder.applied("relu", builder.scaled(made, 1.0, -float(low)))
-        made = builder.scaled(below, 1.0, float(low))
+        below = builder.applied("relu", builder.scaled(clamped, 1.0, -float(low)))
+        clamped = builder.scaled(below, 1.0, float(low))
     if high is not None:
-        above = builder.applied("relu", builder.scaled(made, -1.0, float(high)))
-        made = builder.scaled(above, -1.0, float(high))
+        above = builder.applied("relu", builder.scaled(clamped, -1.0, float(high)))
+        clamped = builder.scaled(above, -1.0, float(high))
     if norm is not None and low is not None and high is None:
-        builder.norms[made] = Norm(norm.source, norm.size, max(norm.eps, float(low)))
-    return made
+        builder.norms[clamped] = replace(norm, eps=max(norm.eps, float(low)))
+    return clamped
 
 
 def _root(builder: Builder, value: int) -> int:
     """√x; of a sum of squares, a norm that may be divided by."""
-    made = builder.applied("sqrt", value)
-    total = builder.operations[value - 1] if value else None
-    squares = builder.operations[total.inputs[0] - 1] if isinstance(total, Affine) else None
+    root, total = builder.applied("sqrt", value), builder.maker(value)
+    if not isinstance(total, Affine):
+        return root
+    squares, width = builder.maker(total.inputs[0]), builder.widths[total.inputs[0]]
+    order = torch.arange(width, device=builder.device)
+    if isinstance(squares, Select):  # the summed axes were not the last
+        order = squares.index
+        squares = builder.maker(squares.inputs[0])
     if isinstance(squares, Activation) and squares.name == "square":
-        assert isinstance(total, Affine)
-        size = builder.widths[total.inputs[0]] // builder.widths[value]
+        size = width // builder.widths[value]
         blocks = builder.eye(builder.widths[value]).repeat_interleave(size, 1)
         if torch.equal(total.weight, blocks) and not total.bias.any():
-            builder.norms[made] = Norm(squares.inputs[0], size, 0.0)
-    return made
-
-
-def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> TracedTensor:
-    """Leaky ReLU with learned slopes."""
-    _tensors(weight)
-    frame, (value, slope) = builder.aligned(out.shape, source, weight)
-    assert isinstance(value, int) and isinstance(slope, Tensor)
-    if slope.dim() > 1:
-        raise Untranslatable
-    return builder.shown(builder.applied("leaky_relu", value, slope), frame)
-
-
-def pairwise(sign: float) -> Translation:
-    """maximum (sign 1) or minimum (sign −1) of two tensors."""
-
-    def translate(builder: Builder, out: Tensor, left: Operand, right: Operand) -> TracedTensor:
-        frame, operands = builder.aligned(out.shape, left, right)
-        numbers = [
-            part if isinstance(part, int) else builder.constant(part, frame.width)
-            for part in operands
-        ]
-        return builder.shown(_largest(builder, numbers, sign), frame)
-
-    return translate
+            source = builder.select(squares.inputs[0], order)
+            builder.norms[root] = Normalize((source,), size, 0.0)
+    return root
 
 
 def _largest(builder: Builder, numbers: list[int], sign: float) -> int:
     """The elementwise maximum of values, or their minimum as −max(−x)."""
-    width = builder.widths[numbers[0]]
     if sign < 0:
         numbers = [builder.scaled(number, -1.0, 0.0) for number in numbers]
-    value = builder.emit(Maximum(tuple(numbers)), width)
+    value = builder.emit(Maximum(tuple(numbers)))
     return value if sign > 0 else builder.scaled(value, -1.0, 0.0)
 
 
@@ -485,17 +470,8 @@ def reduced(make: Callable[[Builder, int, int, int], int]) -> Translation:
     return translate
 
 
-def _by_part(builder: Builder, value: int, parts: int, matrix: Tensor) -> int:
-    """A matrix on every part."""
-    return builder.affine(value, torch.kron(builder.eye(parts), matrix))
-
-
 def _total(builder: Builder, value: int, parts: int, size: int) -> int:
-    return _by_part(builder, value, parts, builder.eye(1).expand(1, size))
-
-
-def _mean(builder: Builder, value: int, parts: int, size: int) -> int:
-    return _by_part(builder, value, parts, (builder.eye(1) / size).expand(1, size))
+    return builder.affine(value, builder.eye(parts).repeat_interleave(size, 1))
 
 
 def _places(builder: Builder, value: int, parts: int, size: int) -> list[int]:
@@ -504,32 +480,17 @@ def _places(builder: Builder, value: int, parts: int, size: int) -> list[int]:
     return [builder.select(value, starts + place) for place in range(size)]
 
 
-def _product(builder: Builder, value: int, parts: int, size: int) -> int:
-    """One after another."""
-    made, *others = _places(builder, value, parts, size)
-    for other in others:
-        made = builder.emit(Multiply((made, other)), parts)
-    return made
-
-
 def _log_sum_exp(builder: Builder, value: int, parts: int, size: int) -> int:
     """log Σ exp x = x₁ − log softmax₁."""
-    normal = builder.emit(Softmax((value,), size, True), builder.widths[value])
+    normal = builder.emit(Softmax((value,), size, True))
     starts = torch.arange(parts, device=builder.device) * size
     both = builder.select(value, starts), builder.select(normal, starts)
-    return builder.emit(Add(both, (1.0, -1.0)), parts)
+    return builder.emit(Add(both, (1.0, -1.0)))
 
 
 def extreme(sign: float) -> Translation:
-    """amax (sign 1) and amin (sign −1); max and min over one axis, or of two tensors."""
-    over = reduced(lambda b, value, parts, size: _largest(b, _places(b, value, parts, size), sign))
-
-    def translate(builder: Builder, out: Any, source: TracedTensor, *args: Any, **keys: Any) -> Any:
-        if args and isinstance(args[0], TracedTensor | Tensor):
-            return pairwise(sign)(builder, out, source, args[0])
-        return over(builder, out, source, *args, **keys)
-
-    return translate
+    """amax (sign 1) and amin (sign −1); max and min over one axis."""
+    return reduced(lambda b, value, parts, size: _largest(b, _places(b, value, parts, size), sign))
 
 
 def cumulated(
@@ -537,26 +498,9 @@ def cumulated(
 ) -> TracedTensor:
     """Sums of everything up to each place of an axis that is not the nodes'."""
     value, frame, size = parts_of(builder, source, dim)
-    shape = (*frame.shape, size)
-    made = _by_part(builder, value, frame.width, torch.ones_like(builder.eye(size)).tril())
-    return builder.shown(made, Frame(shape, frame.axis, shape)).viewed(lambda t: t.movedim(-1, dim))
-
-
-def vector_norm(
-    builder: Builder, out: Tensor, source: TracedTensor, order: float | None = 2, dims: Any = None,
-    *_: Any, **__: Any,
-) -> Any:  # fmt: skip
-    """The Euclidean norm of parts; what divides by it becomes a normalisation."""
-    if order not in (2, None):
-        raise Untranslatable
-
-    def norm(builder: Builder, value: int, parts: int, size: int) -> int:
-        total = _total(builder, builder.applied("square", value), parts, size)
-        made = builder.applied("sqrt", total)
-        builder.norms[made] = Norm(value, size, 0.0)
-        return made
-
-    return reduced(norm)(builder, out, source, dims)
+    shape, triangle = (*frame.shape, size), torch.ones_like(builder.eye(size)).tril()
+    sums = builder.affine(value, torch.kron(builder.eye(frame.width), triangle))
+    return builder.shown(sums, Frame(shape, frame.axis, shape)).viewed(lambda t: t.movedim(-1, dim))
 
 
 # Products with matrices ---------------------------------------------------------------------------
@@ -621,47 +565,6 @@ def _by_head(
     return builder.shown(made, Frame(tuple(out.shape), 1, tuple(out.shape), frame.places))
 
 
-def added(product: Callable[..., TracedTensor]) -> Translation:
-    """β · base + α · product: addmm, baddbmm."""
-
-    def translate(
-        builder: Builder, out: Tensor, base: Any, left: Any, right: Any, *, beta: float = 1,
-        alpha: float = 1,
-    ) -> TracedTensor:  # fmt: skip
-        if not traced_in((left, right)):
-            raise Untranslatable
-        made = product(builder, out, left, right)
-        if alpha != 1:
-            made = mul(builder, out, made, float(alpha))
-        if beta != 1:
-            reached = isinstance(base, TracedTensor)
-            base = mul(builder, out, base, float(beta)) if reached else base * beta
-        return add(builder, out, base, made)
-
-    return translate
-
-
-def bilinear(
-    builder: Builder, out: Tensor, left: Operand, weight: Operand, right: Operand, *_: Any
-) -> TracedTensor:
-    """x W y of every node, where messages reach one of the two: nn.Bilinear."""
-    traced, other = (left, right) if isinstance(left, TracedTensor) else (right, left)
-    _tensors(other, weight)
-    if not isinstance(traced, TracedTensor) or traced.nodes.dim() != 2:
-        raise Untranslatable
-    assert isinstance(other, Tensor) and isinstance(weight, Tensor)
-    value, frame = builder.flat(traced)
-    if frame.axis != 0:
-        raise Untranslatable
-    wide, sides = len(weight), "oij,nj->noi" if traced is left else "oij,ni->noj"
-    slopes = torch.einsum(sides, weight.double(), other.double()).flatten(1)
-    factor = slopes if frame.places is None else frame.places.spread(slopes)
-    repeated = torch.arange(frame.width, device=builder.device).repeat(wide)
-    scaled = builder.scaled(builder.select(value, repeated), factor, 0.0)
-    made = _total(builder, scaled, wide, frame.width)
-    return builder.shown(made, frame.last(wide, tuple(out.shape)))
-
-
 # Normalisations -----------------------------------------------------------------------------------
 
 
@@ -699,7 +602,7 @@ def _normalised(
         flat = full.reshape(-1).repeat_interleave(repeat)
         parts.append(flat.repeat(frame.width // flat.numel()))
     operation = LayerNorm((number,), size, parts[0], parts[1], float(eps))
-    return _results(builder.shown(builder.emit(operation, frame.width), frame), out)
+    return _results(builder.shown(builder.emit(operation), frame), out)
 
 
 def layer_norm(
@@ -738,7 +641,7 @@ def softmax(log: bool) -> Translation:
         number, frame = builder.flat(source.viewed(lambda t: t.movedim(dim, -1)))
         if frame.axis == len(frame.shape) - 1:
             raise Untranslatable(MIXES)
-        value = builder.emit(Softmax((number,), frame.shape[-1], log), frame.width)
+        value = builder.emit(Softmax((number,), frame.shape[-1], log))
         return builder.shown(value, frame).viewed(lambda t: t.movedim(-1, dim))
 
     return translate
@@ -749,10 +652,10 @@ def softmax(log: bool) -> Translation:
 
 def _power(x: Tensor, exponent: Any) -> Tensor:
     """x to the power of 2, ±½ or −1."""
-    known = {2: torch.square, 0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
-    if isinstance(exponent, Tensor) or exponent not in known:
+    functions = {2: torch.square, 0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
+    if isinstance(exponent, Tensor) or exponent not in functions:
         raise Untranslatable
-    return known[exponent](x)
+    return functions[exponent](x)
 
 
 def _threshold(x: Tensor, level: float, below: float) -> Tensor:
@@ -787,6 +690,42 @@ def _distance(left: Tensor, right: Tensor, p: float = 2.0, *_: Any) -> Tensor:
     return between.abs().sum(-1) if p == 1 else between.square().sum(-1).sqrt()
 
 
+def _mean(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    total = x.sum(dims, keepdim)
+    return total * (total.numel() / x.numel())
+
+
+def _product(x: Tensor, dim: int | None = None, keepdim: bool = False, **_: Any) -> Tensor:
+    """One after another."""
+    if dim is None:  # over the nodes as well
+        raise Untranslatable(MIXES)
+    product = reduce(torch.mul, x.unbind(dim))
+    return product.unsqueeze(dim) if keepdim else product
+
+
+def _vector_norm(
+    x: Tensor, order: float | None = 2, dims: Any = None, keepdim: bool = False, **_: Any
+) -> Tensor:
+    """The Euclidean norm of parts; what divides by it becomes a normalisation."""
+    if order not in (2, None):
+        raise Untranslatable
+    return x.square().sum(dims, keepdim).sqrt()
+
+
+def _bilinear(left: Tensor, weight: Tensor, right: Tensor, *_: Any) -> Tensor:
+    """x W y of every row: nn.Bilinear."""
+    mapped = torch.bmm(left.expand(len(weight), *left.shape), weight)
+    return (mapped * right).sum(2).t()
+
+
+def _with_base(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """β · base + α · product: addmm, addmv, baddbmm."""
+    return lambda base, left, right, beta=1, alpha=1: (
+        (base if beta == 1 else beta * base)
+        + (product(left, right) if alpha == 1 else alpha * product(left, right))
+    )
+
+
 def _rrelu(
     x: Tensor, noise: Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
     *_: Any,
@@ -817,9 +756,13 @@ COMPOSED: dict[str, Callable[..., Tensor]] = {
     "_euclidean_dist": _distance,
     "_cdist_forward": _distance,
     "mv": lambda matrix, vector: torch.mm(matrix, vector.unsqueeze(1)).squeeze(1),
-    "addmv": lambda base, matrix, vector, beta=1, alpha=1: (
-        beta * base + alpha * torch.mv(matrix, vector)
-    ),
+    "addmv": _with_base(torch.mv),
+    "addmm": _with_base(torch.mm),
+    "baddbmm": _with_base(torch.bmm),
+    "_trilinear": _bilinear,
+    "mean": _mean,
+    "prod": _product,
+    **dict.fromkeys(("linalg_vector_norm", "norm"), _vector_norm),
 }
 """Operations made of others, as PyTorch would write them: they are run once more, and followed
 step by step. Only operations that PyTorch itself does not take apart (mm, not matmul) may stand
@@ -865,28 +808,24 @@ TRANSLATIONS: dict[str, Translation] = {
     "index_put": index_put,
     **dict.fromkeys(("copy", "fill", "zero"), copied),
     "add": add,
-    **dict.fromkeys(("sub", "subtract"), sub),
-    "rsub": lambda builder, out, left, right, alpha=1: add(builder, out, right, left, -alpha),
+    **dict.fromkeys(
+        ("sub", "subtract"), each(lambda b, left, right, alpha=1: _add(b, left, right, -alpha), 2)
+    ),
+    "rsub": each(lambda b, left, right, alpha=1: _add(b, right, left, -alpha), 2),
     **dict.fromkeys(("mul", "multiply"), mul),
     **dict.fromkeys(("div", "true_divide"), div),
     "where": where,
     "masked_fill": lambda builder, out, x, mask, value: where(builder, out, mask, value, x),
     **ELEMENTWISE,
-    **dict.fromkeys(("prelu", "_prelu_kernel"), prelu),
-    "maximum": pairwise(1.0),
+    **dict.fromkeys(("prelu", "_prelu_kernel"), each(_prelu, 2)),
+    "maximum": each(_maximum, 2),
     "sum": reduced(_total),
-    "mean": reduced(_mean),
-    "prod": reduced(_product),
     "logsumexp": reduced(_log_sum_exp),
     "cumsum": cumulated,
     **dict.fromkeys(("amax", "max"), extreme(1.0)),
     **dict.fromkeys(("amin", "min"), extreme(-1.0)),
-    **dict.fromkeys(("linalg_vector_norm", "norm"), vector_norm),
     "mm": mm,
     "bmm": bmm,
-    "_trilinear": bilinear,
-    "addmm": added(mm),
-    "baddbmm": added(bmm),
     **dict.fromkeys(BATCH_NORMS.split(), batch_norm),
     "native_layer_norm": layer_norm,
     "native_group_norm": group_norm,

@@ -45,7 +45,7 @@ from gnn_repair.exposure.heads.operations import (
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.heads.proof import Halving
-from gnn_repair.oracle.problems import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers, list_entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +106,10 @@ def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
     chosen = np.arange(count) if position is None else np.unique(position)
     ends = np.arange(count)[:, None] * groups + np.arange(groups + 1)
     ends, rows = aggregate.segments.cpu().numpy()[ends], aggregate.rows.cpu().numpy()
-    own, mass, nodes = ends[chosen], aggregate.mass[0].cpu().numpy(), aggregate.recipients.cpu()
+    chosen_ends = ends[chosen]
+    mass, nodes = aggregate.mass[0].cpu().numpy(), aggregate.recipients.cpu()
     named = np.zeros(aggregate.contributions.shape[1], bool)
-    for first, last in zip(own[:, 0].tolist(), own[:, -1].tolist(), strict=True):
+    for first, last in zip(chosen_ends[:, 0].tolist(), chosen_ends[:, -1].tolist(), strict=True):
         named[rows[first:last]] = True
     at, used = torch.from_numpy(chosen), torch.from_numpy(np.flatnonzero(named))
     # Messages and what is fixed, each beside the largest sums behind it.
@@ -122,9 +123,9 @@ def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
         table = operation.linear([table], nodes[at])
     messages, sums = (_spread(part, used, len(named)) for part in (table, gross))
     low, high, size = np.zeros((3, count, messages.shape[1]))
-    low[chosen], high[chosen], size[chosen] = _extremes(own, mass[chosen], rows, messages)
+    low[chosen], high[chosen], size[chosen] = _extremes(chosen_ends, mass[chosen], rows, messages)
     if folded:  # what was summed may be far larger than the sums
-        size[chosen] = _extremes(own, mass[chosen], rows, sums)[2]
+        size[chosen] = _extremes(chosen_ends, mass[chosen], rows, sums)[2]
     offset, magnitude = (_spread(part, at, count) for part in (fixed, weight))
     size += magnitude
     slack = ROUNDING * (max(messages.shape[1], aggregate.contributions.shape[2]) + groups) * size
@@ -349,8 +350,32 @@ class RelaxedOperation:
     """[B, k]: what is added to the upper lines."""
     lower: Tensor
     """[B, k]: to the lower ones."""
+    top: Interval | None = None
+    """Of a Root: the interval of its value."""
     lift: int | None = None
     """The first of a Root's channels among the lifts; None where it has none."""
+
+    @classmethod
+    def of(
+        cls, operation: Curved, box: tuple[Interval, ...], top: Interval | None = None,
+        lift: int | None = None,
+    ) -> RelaxedOperation:  # fmt: skip
+        """The lines that are tight at the middle of a box."""
+        none = box[0].low
+        return cls(operation, box, (), (), none, none, top, lift).tight([x.middle for x in box])
+
+    def tight(self, at: Sequence[Tensor]) -> RelaxedOperation:
+        """The lines that are tight where the inputs are ``at``."""
+        return self.with_slopes(*self.operation.lines(self.box, at))
+
+    def with_slopes(self, above: Slopes, below: Slopes) -> RelaxedOperation:
+        """The lines of these slopes."""
+        lower, higher = self.operation.gaps(below, self.box)
+        if self.top is not None:  # of a Root the largest value, or what the lifts say
+            higher = self.top.high if self.lift is None else torch.zeros_like(self.top.high)
+        elif above is not below:
+            higher = self.operation.gaps(above, self.box)[1]
+        return replace(self, above=above, below=below, higher=higher, lower=lower)
 
     def chosen(self, coefficients: Tensor) -> Slopes:
         """Per unit the slopes that an upper bound with these coefficients [B, k] uses."""
@@ -361,12 +386,17 @@ class RelaxedOperation:
 
     def take(self, index: Tensor) -> RelaxedOperation:
         """The rows of some of the B."""
-        above = tuple(slope[index] for slope in self.above)
+        below = tuple(slope[index] for slope in self.below)
         same = self.above is self.below
-        below = above if same else tuple(slope[index] for slope in self.below)
-        box = tuple(interval.take(index) for interval in self.box)
-        higher, lower = self.higher[index], self.lower[index]
-        return RelaxedOperation(self.operation, box, above, below, higher, lower, self.lift)
+        return replace(
+            self,
+            box=tuple(interval.take(index) for interval in self.box),
+            above=below if same else tuple(slope[index] for slope in self.above),
+            below=below,
+            higher=self.higher[index],
+            lower=self.lower[index],
+            top=None if self.top is None else self.top.take(index),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -405,14 +435,8 @@ class Region:
     """[B + 1]: where the places of each one's terms begin."""
     lifts: Floats
     """[places, E]: what each term adds to the linear functions that stand above a Root."""
-    boxes: dict[int, tuple[Interval, ...]]
-    """By number of a nonlinear operation: intervals of its inputs."""
-    tops: dict[int, Interval]
-    """By number of a Root: the interval of its value."""
-    lift_of: dict[int, int]
-    """By number of a Root: its first channel among the lifts, where it has any."""
     lines: dict[int, RelaxedOperation]
-    """By number of a nonlinear operation: its lines, tight at the middles."""
+    """By number of a nonlinear operation: its box and lines, tight at the middle."""
     sizes: tuple[Tensor, ...]
     """M of every value, [B, k]: what the sums behind it may come to, for rounding."""
     scale: Interval | None
@@ -466,16 +490,12 @@ class Region:
     def take(self, index: Integers) -> Region:
         """Some of the rows, in any order, repeated or not."""
         at = torch.from_numpy(index)
-        counts = np.diff(self.begins)[index]
-        begins = np.append(0, np.cumsum(counts))
-        places = np.repeat(self.begins[index] - begins[:-1], counts) + np.arange(begins[-1])
+        places = list_entries(self.begins, index)
         return replace(
             self,
             position=self.position[index],
-            begins=begins,
+            begins=np.append(0, np.cumsum(np.diff(self.begins)[index])),
             lifts=self.lifts[places] if self.lifts.shape[1] else np.empty((len(places), 0)),
-            boxes={k: tuple(i.take(at) for i in box) for k, box in self.boxes.items()},
-            tops={k: top.take(at) for k, top in self.tops.items()},
             lines={k: part.take(at) for k, part in self.lines.items()},
             sizes=tuple(size[at] for size in self.sizes),
             scale=None if self.scale is None else self.scale.take(at),
@@ -484,34 +504,12 @@ class Region:
 
     def relax(self, at: Sequence[Tensor]) -> dict[int, RelaxedOperation]:
         """Lines of all nonlinear operations, tight at the values ``at``."""
-        operations = self.base.graph.operations
-        return {k: self.line(k, [at[i] for i in operations[k].inputs]) for k in self.boxes}
+        return {
+            k: line.tight([at[i] for i in line.operation.inputs]) for k, line in self.lines.items()
+        }
 
-    def line(self, number: int, at: Sequence[Tensor]) -> RelaxedOperation:
-        """One operation's lines, tight where its inputs are ``at``."""
-        return self.with_slopes(number, *self.curved(number).lines(self.boxes[number], at))
-
-    def with_slopes(self, number: int, above: Slopes, below: Slopes) -> RelaxedOperation:
-        """One operation's lines of these slopes."""
-        operation, box = self.curved(number), self.boxes[number]
-        lower_, higher = operation.gaps(below, box)
-        if above is not below:
-            higher = operation.gaps(above, box)[1]
-        lift = self.lift_of.get(number)
-        if number in self.tops:  # of a Root the largest value, or what the lifts say
-            top = self.tops[number].high
-            higher = top if lift is None else torch.zeros_like(top)
-        return RelaxedOperation(operation, box, above, below, higher, lower_, lift)
-
-    def curved(self, number: int) -> Curved:
-        """A curved operation by its number."""
-        operation = self.base.graph.operations[number]
-        assert isinstance(operation, Curved)
-        return operation
-
-    def with_line(self, number: int) -> Region:
-        """The region with an operation's lines, tight at the middles."""
-        line = self.line(number, [interval.middle for interval in self.boxes[number]])
+    def with_line(self, number: int, line: RelaxedOperation) -> Region:
+        """The region with one more operation."""
         return replace(self, lines={**self.lines, number: line})
 
     def backward(
@@ -556,20 +554,21 @@ class Region:
                 if part.lift is not None:
                     lifted[:, :, part.lift : part.lift + up.shape[2]] += up
                 carried = part.operation.carried(up, down, part.above, part.below)
-                given = list(zip(operation.inputs, carried, strict=True))
+                reaching = list(zip(operation.inputs, carried, strict=True))
                 if pushes is not None and number in pushes:
-                    given.append((operation.inputs[0], pushes[number]))
+                    reaching.append((operation.inputs[0], pushes[number]))
                     carried[0] = carried[0] + pushes[number]
-                for i, line in given:  # others may cancel it: it is weighed by itself
+                for i, line in reaching:  # others may cancel it: it is weighed by itself
                     weighed = weighed + _dot(line.abs(), self.sizes[i])
             for i, more in zip(operation.inputs, carried, strict=True):
                 held[i] = held[i] + more if i in held else more
         functions = held.get(0, coefficients.new_zeros(1, rows, self.base.width))
         weighed = weighed + _dot(functions.abs(), self.sizes[0]) + constant.abs()
         functions = functions.expand(len(self), -1, -1).contiguous()
-        if self.lift_of and (empty := np.diff(self.begins) == 0).any():
+        tops = [line.top.high for line in self.lines.values() if line.top and line.lift is not None]
+        if tops and (empty := np.diff(self.begins) == 0).any():
             # Where there are no terms to lift, a Root's coefficient meets its one value.
-            high = torch.cat([self.tops[number].high for number in self.lift_of], dim=1)
+            high = torch.cat(tops, dim=1)
             constant = constant + _dot(lifted, high) * torch.from_numpy(empty).unsqueeze(1)
         return LinearBound(functions, lifted, constant, slopes, seen, weighed)
 
@@ -600,7 +599,7 @@ def bare_region(base: Base, position: Integers) -> Region:
     begins = np.append(0, np.cumsum(counts))
     sizes = (torch.from_numpy(base.size[position]),)
     unbounded, lifts = torch.zeros(len(position), dtype=torch.bool), np.empty((int(begins[-1]), 0))
-    return Region(base, position, begins, lifts, {}, {}, {}, {}, sizes, None, unbounded)
+    return Region(base, position, begins, lifts, {}, sizes, None, unbounded)
 
 
 def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
@@ -629,7 +628,8 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
             if signs is not None and number in signs:
                 inputs[0] = clip_by_sign(inputs[0], signs[number])
             region = _with_box(region, number, operation, inputs)
-            intervals.append(region.tops.get(number) or operation.interval(region.boxes[number]))
+            line = region.lines[number]
+            intervals.append(line.top or operation.interval(line.box))
             size = intervals[-1].largest  # a line starts anew from its input
         region = replace(region, sizes=(*region.sizes, size))
         exact.append(all(exact[i] for i in operation.inputs) and operation.by_channel)
@@ -646,12 +646,10 @@ def _with_box(region: Region, number: int, operation: Curved, inputs: Sequence[I
         inputs = [
             Interval(torch.where(at, 1.0, x.low), torch.where(at, 1.0, x.high)) for x in inputs
         ]
-    region = replace(
-        region, boxes={**region.boxes, number: tuple(inputs)}, unbounded=region.unbounded | lost
-    )
+    region, box = replace(region, unbounded=region.unbounded | lost), tuple(inputs)
     if isinstance(operation, Root):
-        return _with_root(region, number, operation)
-    return region.with_line(number)
+        return _with_root(region, number, operation, box)
+    return region.with_line(number, RelaxedOperation.of(operation, box))
 
 
 def clip_by_sign(box: Interval, signs: Tensor) -> Interval:
@@ -680,25 +678,21 @@ def _tightened(region: Region, value: int, known: Interval) -> Interval:
     return Interval(torch.minimum(low, high), torch.maximum(low, high))
 
 
-def _with_root(region: Region, number: int, operation: Root) -> Region:
+def _with_root(region: Region, number: int, operation: Root, box: tuple[Interval, ...]) -> Region:
     """Add a Root's interval, and its interpolation between vertices where its input is linear."""
-    box = region.boxes[number]
     top = operation.interval(box)
     operations = region.base.graph.operations
     before = needed_values(operations, set(operation.inputs)) - {0}
     if any(isinstance(operations[value - 1], Curved) for value in before):
-        return replace(region, tops={**region.tops, number: top}).with_line(number)
+        return region.with_line(number, RelaxedOperation.of(operation, box, top))
     sizes = region.sizes[operation.inputs[0]].unflatten(1, (-1, operation.size)).norm(dim=2)
     slack = ROUNDING * (box[0].low.shape[1] + region.base.width + 16) * (sizes + top.high)
     lifts, high = _interpolation(region, operation, slack)
     top = Interval(top.low, torch.minimum(top.high, high))
-    region = replace(
-        region,
-        lifts=np.concatenate([region.lifts, lifts], axis=1),
-        lift_of={**region.lift_of, number: region.lifts.shape[1]},
-        tops={**region.tops, number: top},
-    ).with_line(number)
-    return replace(region, tops={**region.tops, number: _raised(region, number, top)})
+    line = RelaxedOperation.of(operation, box, top, region.lifts.shape[1])
+    region = replace(region, lifts=np.concatenate([region.lifts, lifts], axis=1))
+    raised = _raised(region.with_line(number, line), number, top)
+    return region.with_line(number, replace(line, top=raised))
 
 
 def _raised(region: Region, number: int, top: Interval) -> Interval:

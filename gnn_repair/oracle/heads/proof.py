@@ -71,21 +71,21 @@ class ProofCase:
 def inner_of(graph: HeadGraph) -> list[int]:
     """The curved operations whose lines are needed to find intervals: those that a later one
     depends on, and lengths."""
-    curved = [(k, op) for k, op in enumerate(graph.operations) if isinstance(op, Curved)]
-    read = needed_values(graph.operations, {i for _, op in curved for i in op.inputs})
-    return [k for k, op in curved if k + 1 in read or isinstance(op, Root)]
+    inputs = {i for k in graph.curved for i in graph.operations[k].inputs}
+    read = needed_values(graph.operations, inputs)
+    return [k for k in graph.curved if k + 1 in read or isinstance(graph.operations[k], Root)]
 
 
 class ProofForm:
     """What the proofs of a lowered head hold, and in which order."""
 
     def __init__(self, graph: HeadGraph) -> None:
-        operations, self.widths = graph.operations, graph.widths()
-        self.curved = [k for k, op in enumerate(operations) if isinstance(op, Curved)]
-        self.reads = {k: [self.widths[i] for i in operations[k].inputs] for k in self.curved}
+        self.operations, self.widths = graph.operations, graph.widths()
+        self.curved = graph.curved
+        self.reads = {k: [self.widths[i] for i in self.operations[k].inputs] for k in self.curved}
         """By number of a curved operation: the widths of its inputs."""
         self.inner = {
-            k: self.reads[k] * (1 if isinstance(operations[k], Root) else 2)
+            k: self.reads[k] * (1 if isinstance(self.operations[k], Root) else 2)
             for k in inner_of(graph)
         }
         """By number of an inner operation: the widths of its inner slopes."""
@@ -280,7 +280,7 @@ def proved_bounds(
         chosen = keys[first : first + step]
         entries = [(b, i, case) for b, key in enumerate(chosen) for i, case in todo[key]]
         with np.errstate(all="ignore"):  # what overflows proves nothing, and is found to
-            work = Recomputation(lowered.graph, form, [parts[key] for key in chosen])
+            work = Recomputation(form, [parts[key] for key in chosen])
             at, numbers = (np.array([entry[k] for entry in entries]) for k in (0, 1))
             raw = work.bounds(at, [case for *_, case in entries], target[numbers], lowered.scale)
             bound = _of_the_model(raw, lowered, exposure.frozen_logits.shape[2])
@@ -298,7 +298,7 @@ def _of_the_model(raw: Floats, lowered: LoweredHead, classes: int) -> Floats:
 
 
 def _node(aggregate: Exposure, mass: list[float], position: int) -> Part:
-    """All λ of one recipient."""
+    """All λ of one recipient; without messages it has one corner, of no mass."""
     ends = aggregate.segments[position * len(mass) :][: len(mass) + 1].tolist()
     groups = tuple(
         (m, aggregate.contributions[0, aggregate.rows[low:high].long()].numpy())
@@ -306,7 +306,8 @@ def _node(aggregate: Exposure, mass: list[float], position: int) -> Part:
         if low < high
     )
     number = int(aggregate.recipients[position])
-    return Part(number, aggregate.fixed_logits[0, number].numpy(), groups)
+    fixed = aggregate.fixed_logits[0, number].numpy()
+    return Part(number, fixed, groups or ((0.0, np.zeros((1, len(fixed)))),))
 
 
 Assumed = tuple[dict[tuple[int, int], int], tuple[Halving, ...]]
@@ -370,18 +371,18 @@ class Recomputation:
     the sums behind each value come to.
     """
 
-    def __init__(self, graph: HeadGraph, form: ProofForm, parts: Sequence[Part]) -> None:
-        self.operations, self.widths, self.form = graph.operations, form.widths, form
+    def __init__(self, form: ProofForm, parts: Sequence[Part]) -> None:
+        self.operations, self.widths, self.form = form.operations, form.widths, form
         self.parts, self.nodes = parts, torch.tensor([part.number for part in parts])
         self.fixed = torch.from_numpy(np.stack([part.fixed for part in parts]))
-        groups = [(b, m, own) for b, part in enumerate(parts) for m, own in part.groups]
+        groups = [(b, m, corners) for b, part in enumerate(parts) for m, corners in part.groups]
         self.owner = np.array([b for b, *_ in groups], np.int64)
         """[S]: the part that each group belongs to; groups of a part stand together."""
-        self.ends = np.append(0, np.cumsum([len(own) for *_, own in groups], dtype=np.int64))
+        self.ends = np.append(0, np.cumsum([len(corners) for *_, corners in groups]))
         self.first = np.searchsorted(self.owner, np.arange(len(parts) + 1))
-        points = np.concatenate([np.empty((0, graph.width)), *(m * own for _, m, own in groups)])
-        most = max((len(part.groups) for part in parts), default=0)
-        self.rounding = ROUNDING * (max(self.widths) + graph.width + most + 16)
+        points = np.concatenate([m * corners for _, m, corners in groups])
+        most = max(len(part.groups) for part in parts)
+        self.rounding = ROUNDING * (max(self.widths) + self.widths[0] + most + 16)
         self.sizes = [self.fixed.abs() + self._over_groups(np.maximum, np.abs(points))]
         self.straight = {0: (self.fixed, torch.from_numpy(points))}
         """Values that no curved operation stands before: at o, and what mass times corner adds."""
@@ -406,8 +407,7 @@ class Recomputation:
     def _over_groups(self, function: Any, values: Array) -> Tensor:
         """[B, k]: the smallest or largest over every group, added up over the groups of a part."""
         total = np.zeros((len(self.parts), values.shape[1]))
-        if len(self.owner):
-            np.add.at(total, self.owner, function.reduceat(values, self.ends[:-1], axis=0))
+        np.add.at(total, self.owner, function.reduceat(values, self.ends[:-1], axis=0))
         return torch.from_numpy(total)
 
     def _between_corners(self, value: int) -> Interval:
@@ -446,7 +446,7 @@ class Recomputation:
         self.sizes.append(whole.largest)
         if isinstance(operation, Root):
             self.tops[k] = whole.high
-            if operation.inputs[0] in self.straight and len(self.owner):
+            if operation.inputs[0] in self.straight:
                 self._raise_heights(k, operation)
         if inner is not None:
             self.lines[k] = self._line(k, inner)
@@ -487,9 +487,8 @@ class Recomputation:
         height = torch.where(torch.from_numpy(main[group]).unsqueeze(1), whole, rest)
         self.heights[k] = (height + slack[torch.from_numpy(self.owner[group])]).numpy()
         top = self._over_groups(np.maximum, self.heights[k])
-        alone = torch.from_numpy(self.first[1:] == self.first[:-1]).unsqueeze(1)
         self.sizes[k + 1] = torch.maximum(self.sizes[k + 1], top)
-        self.tops[k] = torch.where(alone, self.tops[k], torch.minimum(self.tops[k], top))
+        self.tops[k] = torch.minimum(self.tops[k], top)
 
     def _line(self, k: int, slopes: tuple[Slopes, Slopes], at: Any = slice(None)) -> Line:
         """Lines of these slopes above and below an operation in the parts ``at``."""
@@ -559,16 +558,12 @@ class Recomputation:
         ups = {k: up.expand(len(at), -1, -1).numpy() for k, up in heights.items()}
         points = self.straight[0][1].numpy()
         for q, b in enumerate(at):
-            groups = range(self.first[b], self.first[b + 1])
-            for g in groups:
+            for g in range(self.first[b], self.first[b + 1]):
                 part = slice(self.ends[g], self.ends[g + 1])
                 score = rows[q] @ points[part].T
                 for k, up in ups.items():
                     score = score + up[q] @ self.heights[k][part].T
                 out[q] += score.max(1)
-            if not groups:
-                for k, up in ups.items():
-                    out[q] += up[q] @ self.tops[k][b].numpy()
         return torch.from_numpy(out)
 
     def bounds(
@@ -588,10 +583,10 @@ class Recomputation:
             for place, unit, sign, beta in case.splits:
                 added[self.form.curved[place]][q, 0, unit] = sign * max(beta, 0.0)
         pushes = {k: torch.from_numpy(push) for k, push in added.items()}
-        outputs, given = len(self.operations), torch.from_numpy(rows).unsqueeze(1)
+        outputs, margins = len(self.operations), torch.from_numpy(rows).unsqueeze(1)
 
         def largest(more: Mapping[int, Tensor] = NONE) -> Tensor:
-            walked = self._walk(outputs, given, lines, at, pushes, more)
+            walked = self._walk(outputs, margins, lines, at, pushes, more)
             found = self._largest(*walked, at)[:, 0] / total
             return torch.where(self.lost[at] | found.isnan(), torch.inf, found)
 
@@ -751,8 +746,8 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
         off = _worst(off, float(np.abs(margins - solution.margin[chosen]).max()))
         if exposure.replay is not None:
             with torch.no_grad():
-                own = exposure.replay(coefficients[0]).double().cpu()
-            margins = _margins(solution, own[exposure.recipients], chosen)
+                replayed = exposure.replay(coefficients[0]).double().cpu()
+            margins = _margins(solution, replayed[exposure.recipients], chosen)
         unconfirmed += int(((solution.verdict[chosen] == "can") & ~(margins > WINS)).sum())
         left = np.delete(left, first)
     return off, unconfirmed
@@ -760,9 +755,9 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
 
 def _margins(solution: Solution, logits: Tensor, chosen: Integers) -> Floats:
     rows = logits.numpy()[solution.recipient[chosen]]
-    place = np.arange(len(rows)), solution.target[chosen]
-    own, rows[place] = rows[place], -np.inf
-    return np.asarray(own - rows.max(1))
+    at = np.arange(len(rows)), solution.target[chosen]
+    asked, rows[at] = rows[at], -np.inf
+    return np.asarray(asked - rows.max(1))
 
 
 # Every bound --------------------------------------------------------------------------------------
@@ -776,10 +771,10 @@ def _wrong_signs(solution: Solution) -> float:
     weights = proofs.weights[cases]
     if not len(cases):
         return 0.0
-    own = weights[np.arange(len(cases)), solution.target[question[cases]]]
+    on_target = weights[np.arange(len(cases)), solution.target[question[cases]]]
     betas = proofs.multiplier[np.repeat(stated[question], np.diff(proofs.splits))]
     total, least = np.abs(weights.sum(1) - 1).max(), float((-betas).max(initial=0.0))
-    return _worst(float((-weights).max()), float(total), float(np.abs(own).max()), least)
+    return _worst(float((-weights).max()), float(total), float(np.abs(on_target).max()), least)
 
 
 def _rewritten(exposure: Exposure, recipient: Integers) -> float:

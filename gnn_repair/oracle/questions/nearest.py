@@ -28,8 +28,16 @@ from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.certificate import ROUNDING
 from gnn_repair.oracle.fallback import SMALLEST
-from gnn_repair.oracle.heads.search import derivative, replay_margins, to_cpu, worst
-from gnn_repair.oracle.heads.solve import Effort, EffortLimit, budget_of, solve_head
+from gnn_repair.oracle.heads.branch import worst
+from gnn_repair.oracle.heads.solve import (
+    Effort,
+    EffortLimit,
+    budget_of,
+    derivative,
+    replay_margins,
+    solve_head,
+    to_cpu,
+)
 from gnn_repair.oracle.lps import map_lps
 from gnn_repair.oracle.problems import (
     CANNOT,

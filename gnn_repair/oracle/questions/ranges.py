@@ -19,7 +19,7 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, html_view
 from gnn_repair.oracle.certificate import ROUNDING, Verification
-from gnn_repair.oracle.heads.search import to_cpu
+from gnn_repair.oracle.heads.solve import to_cpu
 from gnn_repair.oracle.lps import check_threads
 from gnn_repair.oracle.problems import Floats, Problems, pose_label_problems, require_exposure
 from gnn_repair.oracle.solution import (

@@ -27,6 +27,7 @@ def constant(*shape: int) -> Tensor:
 BY_NODE, COLUMN, ROW, SQUARE = constant(N, D), constant(N, 1), constant(D), constant(D, D)
 HEADS, PLACES = constant(2, 3, 4), torch.tensor([4, 0, 0, 5])
 MASK = BY_NODE > 0
+BILINEAR = constant(4, D, D)
 
 
 def in_place(h: Tensor) -> Tensor:
@@ -120,6 +121,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "baddbmm": lambda h: torch.baddbmm(
         h.view(N, 2, 3), BY_NODE.view(N, 2, 3), h.relu().view(N, 3, 2)[:, :, [0, 1, 1]]
     ).flatten(1),
+    "bilinear": lambda h: F.bilinear(h, BY_NODE, BILINEAR, ROW[:4]),
+    "bilinear from the right": lambda h: F.bilinear(BY_NODE, h, BILINEAR).relu(),
     "permuted": lambda h: h.view(N, 2, 3).permute(2, 0, 1).relu().permute(1, 2, 0).flatten(1),
     "chosen": lambda h: h[:, PLACES] * 2,
     "gathered": lambda h: h.gather(1, PLACES.expand(N, 4)).relu(),
@@ -144,6 +147,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "log softmax": lambda h: h.log_softmax(-1),
     "logsumexp": lambda h: h.logsumexp(1, keepdim=True) + h,
     "cumulated": lambda h: h.cumsum(1),
+    "cumulated over heads": lambda h: h.view(N, 2, 3).cumsum(1).flatten(1),
+    "product of heads": lambda h: h.view(N, 2, 3).prod(1, keepdim=True).flatten(1) + ROW[:3],
     "sorted": lambda h: h.sort(1).values,
     "two largest": lambda h: h.topk(2, 1).values,
     "distances": lambda h: torch.cdist(h, SQUARE),
@@ -196,6 +201,7 @@ MIXING: dict[str, Callable[[Tensor], Tensor]] = {
     "mean over nodes": lambda h: h - h.mean(0),
     "softmax over nodes": lambda h: h.softmax(0),
     "sum of all": lambda h: h * h.sum(),
+    "product of all": lambda h: h * h.prod(),
     "products of nodes": lambda h: h @ h.t(),
     "matrix of nodes": lambda h: SQUARE @ h,
     "shuffled nodes": lambda h: (h[torch.tensor([1, 0, 2, 3, 4, 5])]).relu(),

@@ -77,8 +77,7 @@ def on_target(share):
 
 TAMPERED = {
     "a bound that says too much": (low_bound, "excess", 1e-4),
-    "other slopes": (lambda s: with_proofs(s, slopes=1.0 - s.proofs.slopes), "excess", 1e-3),
-    "no proof": (lambda s: with_proofs(s, slopes=1.0 - s.proofs.slopes), "unproved", 0),
+    "other slopes": (lambda s: with_proofs(s, slopes=1.0 - s.proofs.slopes), "unproved", 0),
     "larger weights": (
         lambda s: with_proofs(s, weights=1.01 * s.proofs.weights), "negative", 1e-3
     ),
