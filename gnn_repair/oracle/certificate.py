@@ -190,11 +190,6 @@ class _Claims:
     """[L, C], or [L, 1]: Δβ."""
 
     @property
-    def owner(self) -> Integers:
-        """[k]: whose support entry it is."""
-        return np.repeat(np.arange(len(self.part)), np.diff(self.part.indptr))
-
-    @property
     def classes(self) -> int:
         """C; 2 for labels and values."""
         return 2 if self.sign is not None else self.weights.shape[1]
@@ -207,7 +202,7 @@ class _Claims:
     def by_group(self, values: Any) -> Floats:
         """[L, G]: the sums of numbers [k] of support entries."""
         lps, groups = self.mass.shape
-        slot = self.owner * groups + self.part.groups
+        slot = self.part.owner * groups + self.part.groups
         sums: Floats = np.bincount(slot, values, lps * groups).astype(float)
         return sums.reshape(lps, groups)
 
@@ -262,7 +257,7 @@ def _admissible(claims: _Claims) -> tuple[float, float, float]:
     """How far λ is from its masses, λ and w from nonnegative, and w from a mixture of rivals."""
     part, mass = claims.part, np.where(claims.mass > 0, claims.mass, 1.0)
     totals = claims.by_group(part.coefficients)
-    lowest = float((part.coefficients / mass[claims.owner, part.groups]).min(initial=0.0))
+    lowest = float((part.coefficients / mass[part.owner, part.groups]).min(initial=0.0))
     rows = np.arange(len(part))
     own = claims.weights[rows, part.target] if claims.sign is None else np.zeros(1)
     return (
@@ -275,7 +270,7 @@ def _admissible(claims: _Claims) -> tuple[float, float, float]:
 def _reached(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
     """[L]: the worst rival's margin under λ, and the size of the numbers it is the sum of (the
     largest, where rounding cannot tell which rival is the worst)."""
-    part, owner = claims.part, claims.owner
+    part, owner = claims.part, claims.part.owner
     table = tables.contributions[part.member[owner], tables.rows[part.terms]]
     parts = part.coefficients[:, None] * claims.leads(table, owner)
     margins, sizes = claims.fixed.copy(), np.abs(claims.fixed)
@@ -319,7 +314,7 @@ def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
 
 def _misplaced(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:
     """[L]: whether some λ sits where it must not, or under a wrong name."""
-    part, owner = claims.part, claims.owner
+    part, owner = claims.part, claims.part.owner
     segment = part.recipient[owner] * tables.num_groups + part.groups
     wrong = (part.terms < tables.segments[segment]) | (part.terms >= tables.segments[segment + 1])
     wrong |= tables.sources[tables.rows[part.terms]] != part.sources

@@ -49,11 +49,9 @@ UNITS = 3
 settle is left to exact arithmetic."""
 SMALLEST = 1e-290
 """Of a length, so that nothing divided by it overflows needlessly."""
-PAIRWISE = 160
-"""Groups up to this size compare every pair of terms (K²·R bits); larger ones a few rivals."""
-CHAMPIONS = 64
-"""Terms of a larger group that the others are compared with: those with the best worst margin. All
-pairs of thousands would take longer than the LP; few terms dominate most."""
+CHAMPIONS = 160
+"""Terms of a group that the others are compared with: those with the best worst margin. All pairs
+of thousands would take longer than the LP; few terms dominate most."""
 LIMIT = 300_000
 """Numbers (terms × rivals) beyond which nobody would wait for an answer."""
 STALLS = 30
@@ -421,28 +419,14 @@ def undominated_terms(problem: Instance) -> NDArray[np.bool_]:
     the LP without it is a certificate of the LP.
     """
     keep = np.ones(len(problem.terms), bool)
+    gaps, worst = problem.gaps, problem.gaps.min(1)
     for g in range(len(problem.mass)):
-        own = problem.group == g
-        compare = _every_pair if own.sum() <= PAIRWISE else _with_champions
-        keep[own] = compare(problem.gaps[own])
-    return keep
-
-
-def _every_pair(gaps: Floats) -> NDArray[np.bool_]:
-    below = (gaps[:, None] <= gaps[None]).all(2)
-    earlier = np.tri(len(gaps), k=-1, dtype=bool)
-    return np.asarray(~(below & (~below.T | earlier)).any(1))
-
-
-def _with_champions(gaps: Floats) -> NDArray[np.bool_]:
-    keep, champions = np.ones(len(gaps), bool), 0
-    for best in np.argsort(-gaps.min(1), kind="stable"):
-        if keep[best]:
-            keep &= ~(gaps <= gaps[best]).all(1)
-            keep[best] = True
-            champions += 1
-        if champions == CHAMPIONS:
-            break
+        group, champions = np.flatnonzero(problem.group == g), 0
+        for best in group[np.argsort(-worst[group], kind="stable")]:
+            if keep[best] and champions < CHAMPIONS:
+                keep[group] &= ~(gaps[group] <= gaps[best]).all(1)
+                keep[best] = True
+                champions += 1
     return keep
 
 

@@ -368,7 +368,7 @@ def source_ranking(
             "a model with a head is not asked again source by source here; "
             "gr.stable_evidence(exposure, y) says which terms it needs"
         )
-    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    owner = solution.owner
     used = solution.in_use(exposure.mass.cpu()) & solution.reachable[owner]
     alpha = exposure.coefficients.cpu().numpy()
     member = np.minimum(solution.member[owner], len(alpha) - 1)
@@ -415,7 +415,7 @@ def without_each_source(solution: Solution, exposure: Exposure) -> pd.DataFrame:
     import pandas as pd
 
     tables = Tables.from_exposure(exposure)
-    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    owner = solution.owner
     used = solution.in_use(tables.mass) & solution.reachable[owner] & (solution.sources >= 0)
     lp, source = np.unique(np.stack([owner[used], solution.sources[used]]), axis=1)
     margins, verdicts_ = [np.empty(0)], [np.empty(0, str)]
