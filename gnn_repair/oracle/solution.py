@@ -688,13 +688,10 @@ def _words(header: dict[str, Any], count: int) -> dict[str, Any]:
     _require(header["outputs"] in NOUNS, f"its outputs are called {header['outputs'][:40]!r}")
     # JSON's whole numbers have no end, and are read as real ones.
     _require(abs(header["threshold"]) <= LARGEST, f"threshold is beyond {LARGEST}")
-    reasons: dict[int, str] = {}
+    questions = {str(i): i for i in range(count)}
     for key, text in header["reasons"].items():
-        plain = key.isascii() and key.isdigit() and str(int(key[:18])) == key
-        index = int(key[:18]) if plain else -1
-        _require(
-            0 <= index < count and type(text) is str, f"reason {key[:80]!r} belongs to no question"
-        )
-        reasons[index] = text
+        fits = key in questions and type(text) is str
+        _require(fits, f"reason {key[:80]!r} belongs to no question")
+    reasons = {questions[key]: text for key, text in header["reasons"].items()}
     names = NodeNames.of_header(header["names"])
     return {**header, "threshold": float(header["threshold"]), "reasons": reasons, "names": names}
