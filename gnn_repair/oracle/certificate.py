@@ -6,7 +6,6 @@ bound are sums of. A message that neither uses, however large, excuses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,8 +129,9 @@ def _verify_all(solution: Solution, tables: Tables, offset: int) -> Verification
     _check_match(solution, tables, offset)
     solved = np.flatnonzero(solution.status != FAILED)
     worst, counts = np.zeros(6), np.zeros(3, np.int64)
-    for portion in _portions(tables.counts(solution.recipient[solved])):
-        errors, flags = _verify(solution, tables, solved[portion])
+    portions = np.cumsum(tables.counts(solution.recipient[solved])) // PORTION
+    for chosen in np.split(solved, np.flatnonzero(np.diff(portions)) + 1):
+        errors, flags = _verify(solution, tables, chosen)
         worst, counts = np.maximum(worst, errors), counts + flags
     uncertified = int((solution.status == UNCERTIFIED).sum())
     tolerance = GENERAL_TOLERANCE if solution.method in GENERAL else TOLERANCE
@@ -148,27 +148,13 @@ def _check_match(solution: Solution, tables: Tables, offset: int) -> None:
         "terms": len(tables.rows),
         "groups": tables.num_groups,
     }
-    inside = all(
-        0 <= getattr(solution, name).min(initial=0) <= getattr(solution, name).max(initial=0) < size
-        for name, size in limits.items()
-        if len(getattr(solution, name))
-    )
+    places = ((getattr(solution, name), size) for name, size in limits.items())
+    inside = all(((array >= 0) & (array < size)).all() for array, size in places)
     weights = solution.rival_weights
     same = inside and (solution.wanted is not None) == (weights is None)
     same = same and (weights is None or weights.shape[1] == classes)
     if not same or (tables.nodes[solution.recipient] != solution.node + offset).any():
         raise InputError("the solution does not belong to this exposure; check it with its own")
-
-
-def _portions(counts: Integers) -> Iterator[slice]:
-    """Slices of LPs with about PORTION terms each."""
-    ends = np.cumsum(counts)
-    low = 0
-    while low < len(counts):
-        base = ends[low - 1] if low else 0
-        high = max(low + 1, int(np.searchsorted(ends, base + PORTION, side="right")))
-        yield slice(low, high)
-        low = high
 
 
 @dataclass(frozen=True)
@@ -263,7 +249,7 @@ def _admissible(claims: _Claims) -> tuple[float, float, float]:
     return (
         float((np.abs(totals - claims.mass) / mass).max(initial=0.0)),
         max(0.0, -lowest, -float(claims.weights.min(initial=0.0))),
-        max(float(np.abs(claims.weights.sum(1) - 1).max()), float(np.abs(own).max())),
+        max(float(np.abs(x).max(initial=0.0)) for x in (claims.weights.sum(1) - 1, own)),
     )
 
 
