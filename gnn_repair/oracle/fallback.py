@@ -536,7 +536,7 @@ class _Basis:
         return self.values[self.lead], coefficients, _floats(self.weights)
 
 
-_fractions = np.frompyfunc(Fraction, 1, 1)
+_fractions: Any = np.frompyfunc(Fraction, 1, 1)
 """Of numbers, exactly."""
 
 
