@@ -137,14 +137,26 @@ def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):
         assert solution.bound[i] <= min(one.bound for one, _ in answers)
     verdict = solution.check(exposure)
     assert len(left) and verdict.uncertified == len(left) and not verdict.ok
-    # Each margin is that of the λ beside it, each bound that of its w.
-    assert max(verdict.mass, verdict.margin, verdict.bound) < verdict.tolerance
     for i in left:
         size = 1e-9 * max(1.0, abs(solution.margin[i]))
         assert solution.margin[i] <= solution.bound[i] + size
         assert solution.reasons[int(i)] in str(solution[int(i)])
     decided = (solution.margin > 1e-7) | (solution.bound <= 1e-7)
     np.testing.assert_array_equal(solution.decided[left], decided[left])
+
+
+def test_the_larger_margin_and_the_smaller_bound_are_of_different_answers():
+    both = np.array([[1.0, 0.0], [0.0, 1.0]])
+    parts = (both[0], np.array([0]), np.ones(1)), (both[1], np.array([1]), np.full(1, 2.0))
+    far, near = (
+        fallback.Answer(margin, bound, *part, status=UNCERTIFIED)
+        for (margin, bound), part in zip(((-1.0, 3.0), (-7.0, 0.0)), parts, strict=True)
+    )
+    for pair in ((far, near), (near, far)):
+        best = fallback._better(*pair)
+        assert (best.margin, best.bound, best.status) == (-1, 0, UNCERTIFIED)
+        assert (best.terms, best.coefficients) == (far.terms, far.coefficients)
+        assert (best.weights == near.weights).all()
 
 
 def test_rounding_decides_no_verdict(monkeypatch):
