@@ -35,7 +35,7 @@ from gnn_repair.exposure.heads.operations import (
     lower,
 )
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.highs import SparseColumns, new_highs, pass_lp
+from gnn_repair.highs import new_highs, pass_lp
 from gnn_repair.oracle.heads.bound import Base, base_of
 from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.solution import Solution
@@ -45,13 +45,6 @@ TANGENTS = 40
 NEAR = 1e-4
 """Values closer to zero than this tell nothing: HiGHS is exact to 1e-6 of numbers up to a
 hundred."""
-
-
-def by_columns(dense: Floats) -> SparseColumns:
-    """The entries of a dense matrix [rows, columns] that are not zero."""
-    column, row = np.nonzero(dense.T)
-    start = np.append(0, np.cumsum(np.bincount(column, minlength=dense.shape[1])))
-    return start, row, dense[row, column]
 
 
 class Program:
@@ -197,7 +190,7 @@ class Program:
         highs.clearModel()
         pass_lp(
             highs, cost, np.array(self.low), np.array(self.high), low_rows, high_rows,
-            by_columns(matrix), np.array(self.whole, np.int32),
+            matrix, np.array(self.whole, np.int32),
         )  # fmt: skip
         highs.run()
         ended = highs.modelStatusToString(highs.getModelStatus()) == "Optimal"
@@ -421,8 +414,7 @@ def run_highs(highs: Any, model: TriangleModel, exact: bool) -> float:
     cost[gamma], lower[gamma] = -1.0, -np.inf
     whole[gamma + 1 :] = 1
     highs.clearModel()
-    matrix = by_columns(model.matrix)
-    pass_lp(highs, cost, lower, model.upper, model.low, model.high, matrix, whole)
+    pass_lp(highs, cost, lower, model.upper, model.low, model.high, model.matrix, whole)
     highs.run()
     info = highs.getInfo()
     # A MILP that ran out of time still bounds γ from above.

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.atomic import check_target, replacing
+from gnn_repair.atomic import check_target
 from gnn_repair.backbones import Frozen
 from gnn_repair.checks import as_nodes
 from gnn_repair.errors import InputError
@@ -41,7 +41,7 @@ from gnn_repair.oracle.metrics import (
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.rates import Mean, Rate, mean_over_nodes
-from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solution import Solution, write_frame
 from gnn_repair.oracle.witness import describe_gains, percent, within
 from gnn_repair.published import count_of, plural
 from gnn_repair.reporting import plots, report
@@ -148,9 +148,7 @@ class Diagnosis(ABC):
     def to_csv(self, path: str | Path) -> Path:
         """Write :meth:`to_frame` to a file."""
         target = check_target(path)
-        frame = self.to_frame()
-        with replacing(target) as temporary:
-            frame.to_csv(temporary, index=False)
+        write_frame(self.to_frame(), target)
         return target
 
     def report(self, path: str | Path, **options: Any) -> Path:
@@ -206,10 +204,8 @@ class ClassDiagnosis(Diagnosis):
 
     @cached_property
     def _errors(self) -> dict[int, int]:
-        """Place of a row among the changes, which are sorted by member and node."""
-        rows, classes = np.flatnonzero(self.reach.wrong), self.reach.classes
-        order = np.lexsort((classes.node[rows], classes.member[rows]))
-        return {row: place for place, row in enumerate(rows[order].tolist())}
+        """Place of a row among the changes: both are sorted by member and node."""
+        return {int(row): place for place, row in enumerate(np.flatnonzero(self.reach.wrong))}
 
     def _columns(self) -> dict[str, Any]:
         reach, solution = self.reach, self._solution

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-SparseColumns = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-"""By columns: where each begins, [columns + 1], the row and the value of each entry."""
 
 TIGHT = 1e-10
 """The smallest feasibility tolerance highspy takes."""
@@ -47,20 +45,21 @@ def pass_lp(
     upper: Floats,
     row_lower: Floats,
     row_upper: Floats,
-    matrix: SparseColumns,
+    matrix: Floats,
     whole: NDArray[np.int32] | None = None,
 ) -> None:
     """Give ``highs`` the LP min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper at once.
 
-    ``whole`` is 1 for the columns that must be whole numbers.
+    ``matrix`` is A [rows, columns]; ``whole`` is 1 for the columns that must be whole numbers.
     """
     import highspy
 
-    start, index, value = matrix
+    column, row = np.nonzero(matrix.T)
+    start = np.searchsorted(column, np.arange(len(cost) + 1))
     highs.passModel(
         len(cost),
         len(row_lower),
-        len(value),
+        len(column),
         int(highspy.MatrixFormat.kColwise),
         int(highspy.ObjSense.kMinimize),
         0.0,
@@ -70,8 +69,8 @@ def pass_lp(
         row_lower,
         row_upper,
         start.astype(np.int32),
-        index.astype(np.int32),
-        value,
+        row.astype(np.int32),
+        matrix[row, column],
         np.zeros(len(cost), np.int32) if whole is None else whole,
     )
 

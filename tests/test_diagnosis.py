@@ -19,8 +19,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import NodeNames
 from gnn_repair.oracle.heads.solve import MOST, EffortLimit, budget_of, solve_head
 from gnn_repair.oracle.questions.ranges import ValueRange
-from tests.campaigns.lp_families import Numbers, exposure_of
 from tests.golden import shown
+from tests.helpers.oracle.oracle_cases import small_exposure
 from tests.helpers.study.tiny import tiny_graph
 
 
@@ -28,10 +28,8 @@ from tests.helpers.study.tiny import tiny_graph
 def planted():
     """Node 0, all mass on class 1: 60 % on its other message make class 0 win by all, 1/3 by a tie.
     Node 1 hears class 2 alone. Node 2 is right."""
-    table = np.array([[2.0, 0, 0], [0, 1, 0], [0, 0, 5], [4, 0, 0]])
-    lengths = np.array([[2], [1], [1]], np.int64)
-    alpha = np.array([0.0, 1.0, 1.0, 1.0])
-    return exposure_of(Numbers(lengths, alpha, table, np.zeros((3, 3))))
+    table = [[2, 0, 0], [0, 1, 0], [0, 0, 5], [4, 0, 0]]
+    return small_exposure([[2], [1], [1]], [0, 1, 1, 1], table)
 
 
 def test_planted_rows(planted):
@@ -183,11 +181,9 @@ def test_figures_are_those_of_the_rows(kind, tmp_path):
 def two_outputs():
     """Node 0 weighs +3 and −1 (of output 0) half and half; node 1 hears 2 alone, node 2 −4 alone;
     output 1 is the opposite of output 0."""
-    table = np.array([[3.0], [-1], [2], [-4]])
-    lengths = np.array([[2], [1], [1]], np.int64)
-    alpha = np.array([0.5, 0.5, 1.0, 1.0])
-    whole = Numbers(lengths, alpha, np.hstack([table, -table]), np.zeros((3, 2)))
-    return replace(exposure_of(whole), outputs="labels")
+    table = [[x, -x] for x in (3, -1, 2, -4)]
+    whole = small_exposure([[2], [1], [1]], [0.5, 0.5, 1, 1], table)
+    return replace(whole, outputs="labels")
 
 
 def test_labels_are_rows_of_node_and_label(two_outputs):

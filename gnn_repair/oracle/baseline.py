@@ -21,7 +21,7 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import parse_json
 from gnn_repair.oracle.fallback import weigh
-from gnn_repair.oracle.problems import Instance, Tables, build_lp, require_no_head
+from gnn_repair.oracle.problems import Instance, Integers, Tables, build_lp, require_no_head
 from gnn_repair.oracle.solution import Solution, require_class_answers
 from gnn_repair.published import REACHABLE, count_of
 
@@ -280,22 +280,12 @@ def _holds(row: Mapping[Any, Any], tables: Tables, place: dict[int, int]) -> boo
         return False
     problem = build_lp(tables, row["member"], recipient, row["class"])
     if row["verdict"] == "can":
-        return _wins(problem, row["witness"], _senders(problem, tables, recipient))
+        source, group = tables.origin(np.full(len(problem.terms), recipient), problem.terms)
+        return _wins(problem, row["witness"], source, group)
     return _excludes(problem, row["rivals"], classes)
 
 
-def _senders(problem: Instance, tables: Tables, recipient: int) -> dict[tuple[int, int], list[int]]:
-    """Where in the LP the terms of each (group, source) are."""
-    source, group = tables.origin(np.full(len(problem.terms), recipient), problem.terms)
-    places: dict[tuple[int, int], list[int]] = {}
-    for i, pair in enumerate(zip(group.tolist(), source.tolist(), strict=True)):
-        places.setdefault(pair, []).append(i)
-    return places
-
-
-def _wins(
-    problem: Instance, witness: list[list[Any]], senders: dict[tuple[int, int], list[int]]
-) -> bool:
+def _wins(problem: Instance, witness: list[list[Any]], source: Integers, group: Integers) -> bool:
     """Whether the old λ, brought to today's masses, still makes the class win.
 
     A witness names senders: of several messages that one sends any may be meant, so all are tried.
@@ -303,8 +293,8 @@ def _wins(
     weights = np.array([weight for *_, weight in witness])
     if (weights < 0).any():
         return False
-    meant = product(*(senders.get((group, source), []) for group, source, _ in witness))
-    for places in islice(meant, TRIED):
+    choices = (np.flatnonzero((group == g) & (source == s)) for g, s, _ in witness)
+    for places in islice(product(*choices), TRIED):
         share = np.zeros(len(problem.terms))
         np.add.at(share, np.array(places, np.int64), weights)
         total = np.bincount(problem.group, share, len(problem.mass))

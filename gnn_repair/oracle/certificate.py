@@ -6,7 +6,6 @@ bound are sums of. A message that neither uses, however large, excuses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,8 +129,9 @@ def _verify_all(solution: Solution, tables: Tables, offset: int) -> Verification
     _check_match(solution, tables, offset)
     solved = np.flatnonzero(solution.status != FAILED)
     worst, counts = np.zeros(6), np.zeros(3, np.int64)
-    for portion in _portions(tables.counts(solution.recipient[solved])):
-        errors, flags = _verify(solution, tables, solved[portion])
+    portions = np.cumsum(tables.counts(solution.recipient[solved])) // PORTION
+    for chosen in np.split(solved, np.flatnonzero(np.diff(portions)) + 1):
+        errors, flags = _verify(solution, tables, chosen)
         worst, counts = np.maximum(worst, errors), counts + flags
     uncertified = int((solution.status == UNCERTIFIED).sum())
     tolerance = GENERAL_TOLERANCE if solution.method in GENERAL else TOLERANCE
@@ -148,27 +148,13 @@ def _check_match(solution: Solution, tables: Tables, offset: int) -> None:
         "terms": len(tables.rows),
         "groups": tables.num_groups,
     }
-    inside = all(
-        0 <= getattr(solution, name).min(initial=0) <= getattr(solution, name).max(initial=0) < size
-        for name, size in limits.items()
-        if len(getattr(solution, name))
-    )
+    places = ((getattr(solution, name), size) for name, size in limits.items())
+    inside = all(((array >= 0) & (array < size)).all() for array, size in places)
     weights = solution.rival_weights
     same = inside and (solution.wanted is not None) == (weights is None)
     same = same and (weights is None or weights.shape[1] == classes)
     if not same or (tables.nodes[solution.recipient] != solution.node + offset).any():
         raise InputError("the solution does not belong to this exposure; check it with its own")
-
-
-def _portions(counts: Integers) -> Iterator[slice]:
-    """Slices of LPs with about PORTION terms each."""
-    ends = np.cumsum(counts)
-    low = 0
-    while low < len(counts):
-        base = ends[low - 1] if low else 0
-        high = max(low + 1, int(np.searchsorted(ends, base + PORTION, side="right")))
-        yield slice(low, high)
-        low = high
 
 
 @dataclass(frozen=True)
@@ -190,11 +176,6 @@ class _Claims:
     """[L, C], or [L, 1]: Δβ."""
 
     @property
-    def owner(self) -> Integers:
-        """[k]: whose support entry it is."""
-        return np.repeat(np.arange(len(self.part)), np.diff(self.part.indptr))
-
-    @property
     def classes(self) -> int:
         """C; 2 for labels and values."""
         return 2 if self.sign is not None else self.weights.shape[1]
@@ -207,7 +188,7 @@ class _Claims:
     def by_group(self, values: Any) -> Floats:
         """[L, G]: the sums of numbers [k] of support entries."""
         lps, groups = self.mass.shape
-        slot = self.owner * groups + self.part.groups
+        slot = self.part.owner * groups + self.part.groups
         sums: Floats = np.bincount(slot, values, lps * groups).astype(float)
         return sums.reshape(lps, groups)
 
@@ -262,20 +243,20 @@ def _admissible(claims: _Claims) -> tuple[float, float, float]:
     """How far λ is from its masses, λ and w from nonnegative, and w from a mixture of rivals."""
     part, mass = claims.part, np.where(claims.mass > 0, claims.mass, 1.0)
     totals = claims.by_group(part.coefficients)
-    lowest = float((part.coefficients / mass[claims.owner, part.groups]).min(initial=0.0))
+    lowest = float((part.coefficients / mass[part.owner, part.groups]).min(initial=0.0))
     rows = np.arange(len(part))
     own = claims.weights[rows, part.target] if claims.sign is None else np.zeros(1)
     return (
         float((np.abs(totals - claims.mass) / mass).max(initial=0.0)),
         max(0.0, -lowest, -float(claims.weights.min(initial=0.0))),
-        max(float(np.abs(claims.weights.sum(1) - 1).max()), float(np.abs(own).max())),
+        max(float(np.abs(x).max(initial=0.0)) for x in (claims.weights.sum(1) - 1, own)),
     )
 
 
 def _reached(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
     """[L]: the worst rival's margin under λ, and the size of the numbers it is the sum of (the
     largest, where rounding cannot tell which rival is the worst)."""
-    part, owner = claims.part, claims.owner
+    part, owner = claims.part, claims.part.owner
     table = tables.contributions[part.member[owner], tables.rows[part.terms]]
     parts = part.coefficients[:, None] * claims.leads(table, owner)
     margins, sizes = claims.fixed.copy(), np.abs(claims.fixed)
@@ -319,7 +300,7 @@ def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
 
 def _misplaced(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:
     """[L]: whether some λ sits where it must not, or under a wrong name."""
-    part, owner = claims.part, claims.owner
+    part, owner = claims.part, claims.part.owner
     segment = part.recipient[owner] * tables.num_groups + part.groups
     wrong = (part.terms < tables.segments[segment]) | (part.terms >= tables.segments[segment + 1])
     wrong |= tables.sources[tables.rows[part.terms]] != part.sources

@@ -93,8 +93,6 @@ class OracleExplainer(ExplainerAlgorithm):
         require_outputs(exposure, "classes")
         exposure = exposure.member(self.member)
         nodes = None if index is None else torch.as_tensor(index).reshape(-1)
-        if nodes is not None and nodes.dtype == torch.bool:
-            nodes = nodes.nonzero().view(-1)
         layers = exposed_layers(model, exposure)
         solution = solve(exposure, target, nodes, threads=self.threads)
         masks = masks_of(solution, exposure, edge_index)
@@ -247,22 +245,12 @@ def masks_of(
     np.add.at(whole, (where, group), alpha[terms])
     np.add.at(moved, (where, group), share[terms])
     _check_places(keys, whole, moved, columns, size)
-    by_group = _on_columns(keys, whole, moved, columns)
-    together = _on_columns(keys, whole.sum(1)[:, None], moved.sum(1)[:, None], columns)[:, 0]
-    dtype = exposure.coefficients.dtype
-    return torch.from_numpy(together).to(dtype), torch.from_numpy(by_group).to(dtype)
-
-
-def _on_columns(
-    keys: NDArray[np.int64], whole: NDArray[Any], moved: NDArray[Any], columns: NDArray[Any]
-) -> NDArray[np.float64]:
-    """moved / whole [E, G] at the columns that have a key, 0 elsewhere."""
-    if not len(keys):
-        return np.zeros((len(columns), whole.shape[1]))
-    place = np.searchsorted(keys, columns).clip(max=len(keys) - 1)
-    present = keys[place] == columns
-    ratio = np.where(whole > 0, moved / np.where(whole > 0, whole, 1.0), 0.0)
-    return np.asarray(np.where(present[:, None], ratio[place], 0.0))
+    # By group and of all together; the last row is of columns without a key.
+    whole, moved = (np.pad(np.c_[sums, sums.sum(1)], ((0, 1), (0, 0))) for sums in (whole, moved))
+    ratio = np.divide(moved, whole, out=np.zeros_like(moved), where=whole > 0)
+    row = np.where(np.isin(columns, keys), np.searchsorted(keys, columns), len(keys))
+    masks = torch.from_numpy(ratio[row].T.copy()).to(exposure.coefficients.dtype)
+    return masks[-1], masks[:-1].t()
 
 
 def _check_places(

@@ -49,18 +49,16 @@ UNITS = 3
 settle is left to exact arithmetic."""
 SMALLEST = 1e-290
 """Of a length, so that nothing divided by it overflows needlessly."""
-PAIRWISE = 160
-"""Groups up to this size compare every pair of terms (K²·R bits); larger ones a few rivals."""
-CHAMPIONS = 64
-"""Terms of a larger group that the others are compared with: those with the best worst margin. All
-pairs of thousands would take longer than the LP; few terms dominate most."""
+CHAMPIONS = 160
+"""Terms of a group that the others are compared with: those with the best worst margin. All pairs
+of thousands would take longer than the LP; few terms dominate most."""
 LIMIT = 300_000
 """Numbers (terms × rivals) beyond which nobody would wait for an answer."""
 STALLS = 30
 """Steps without progress before Bland's rule, which cannot cycle, takes over."""
 SURE = 1e-12
 """A rate in floats is sure beyond this, relative to the numbers it is the sum of: K·R roundings."""
-ZERO, ONE = Fraction(0), Fraction(1)
+ONE = Fraction(1)
 
 
 def solve_with_second_attempts(
@@ -71,17 +69,11 @@ def solve_with_second_attempts(
     stuck = np.flatnonzero(whole.status == FAILED)
     if not len(stuck):
         return whole
-    left = asked.taken(stuck)
-    lps = [_instance(tables, left, i) for i in range(len(left))]
-    kept = [undominated_terms(problem) for problem in lps]
-    answers, highs = _without_dominated(tables, left, lps, kept), Highs()
-    for i, problem in enumerate(lps):
-        if answers[i].status == FAILED:
-            reduced, first = problem.part(kept[i]), whole.rival_weights[stuck[i]][problem.rivals]
-            if all(np.isfinite(x).all() for x in (reduced.columns, reduced.fixed)):
-                answers[i] = _carefully(reduced, first, answers[i], highs)
-            else:
-                answers[i] = no_answer(problem, "its differences are beyond double precision")
+    left, highs = asked.taken(stuck), Highs()
+    answers = [
+        _solve_again(tables, left.taken([i]), weights, highs)
+        for i, weights in enumerate(whole.rival_weights[stuck])
+    ]
     return replace_answers(whole, stuck, _packed(tables, left, answers))
 
 
@@ -114,27 +106,24 @@ def _packed(tables: Tables, asked: Problems, answers: Sequence[Answer]) -> Solut
     )
 
 
-def _without_dominated(
-    tables: Tables, asked: Problems, lps: Sequence[Instance], kept: Sequence[NDArray[np.bool_]]
-) -> list[Answer]:
-    """Our own method on the terms that are kept; a failed answer where that does not settle it."""
-    answers = [no_answer(problem, "our simplex method did not converge") for problem in lps]
-    fewer = np.array([i for i, keep in enumerate(kept) if not keep.all()], np.int64)
-    if not len(fewer):
-        return answers
-    each = [lps[i].terms[kept[i]] for i in fewer]
-    terms, owner = np.concatenate(each), np.repeat(np.arange(len(fewer)), [len(t) for t in each])
-    reduced = select_terms(tables, asked.position[fewer], owner, terms)
-    lone = Problems(asked.member[fewer], np.arange(len(fewer)), asked.target[fewer])
-    again = solve_tables(reduced, lone, 1)
-    for k, i in enumerate(fewer):
-        if again.status[k] == OPTIMAL:
-            one = again[k]
-            numbers = one.margin, one.bound, again.rival_weights[k]
-            support = terms[one.terms], one.coefficients
-            reason = f"solved again without {int((~kept[i]).sum())} dominated terms"
-            answers[i] = Answer(*numbers, *support, FALLBACK, reason)
-    return answers
+def _solve_again(tables: Tables, asked: Problems, weights: Floats, highs: Highs) -> Answer:
+    """One LP without the terms that others dominate: by our own method, else more carefully, with
+    the first attempt's w [C]."""
+    problem = _instance(tables, asked, 0)
+    kept = undominated_terms(problem)
+    reduced = problem.part(kept)
+    if not kept.all():
+        terms, zero = reduced.terms, np.zeros(1, np.int64)
+        fewer = select_terms(tables, asked.position, np.repeat(zero, len(terms)), terms)
+        again = solve_tables(fewer, Problems(asked.member, zero, asked.target), 1)
+        if again.status[0] == OPTIMAL:
+            reason = f"solved again without {int((~kept).sum())} dominated terms"
+            numbers = again.margin[0], again.bound[0], again.rival_weights[0]
+            return Answer(*numbers, terms[again.terms], again.coefficients, FALLBACK, reason)
+    if not all(np.isfinite(x).all() for x in (reduced.columns, reduced.fixed)):
+        return no_answer(problem, "its differences are beyond double precision")
+    first = no_answer(problem, "our simplex method did not converge")
+    return _carefully(reduced, weights[problem.rivals], first, highs)
 
 
 def _carefully(reduced: Instance, weights: Floats, best: Answer, highs: Highs) -> Answer:
@@ -145,9 +134,9 @@ def _carefully(reduced: Instance, weights: Floats, best: Answer, highs: Highs) -
         if answer.status == OPTIMAL:
             return replace(answer, status=FALLBACK, reason="highspy, with shortened columns")
         best = _better(best, answer)
-        if answer.status == FAILED:
+        if answer.proof is None:
             break
-        unit = max(_proof_of(reduced, answer).margin_size, SMALLEST)
+        unit = max(answer.proof.margin_size, SMALLEST)
     return _better(best, _exactly(reduced, best))
 
 
@@ -174,13 +163,7 @@ def _first_unit(problem: Instance, weights: Floats) -> float:
 def _best_terms(problem: Instance, values: Floats) -> Integers:
     """[B]: the place of the term with the largest value in each group."""
     places = [np.flatnonzero(problem.group == g) for g in range(len(problem.mass))]
-    return np.array([own[values[own].argmax()] for own in places])
-
-
-def _proof_of(problem: Instance, answer: Answer) -> Proof:
-    coefficients = np.zeros(len(problem.terms))
-    coefficients[np.searchsorted(problem.terms, answer.terms)] = answer.coefficients
-    return weigh(problem, coefficients, answer.weights[problem.rivals])
+    return np.array([group[values[group].argmax()] for group in places], np.int64)
 
 
 def _exactly(problem: Instance, best: Answer) -> Answer:
@@ -190,12 +173,11 @@ def _exactly(problem: Instance, best: Answer) -> Answer:
         return no_answer(problem, f"{best.reason}; too large or not finite for rational arithmetic")
     gamma, coefficients, weights = exact
     answer = finish(problem, coefficients, weights, ACCEPT)
-    if answer.status == FAILED:
+    if answer.proof is None:
         return answer
-    margin = _rounded(gamma)
+    margin, proof = _rounded(gamma), answer.proof
     if not np.isfinite(margin):
         return no_answer(problem, "the margin is beyond double precision")
-    proof = _proof_of(problem, answer)
     if not proof.meets(ACCEPT) or not proof.near(margin, ACCEPT):
         reason = "λ and w, rounded to floats, do not show the margin that rational arithmetic found"
         return replace(answer, status=UNCERTIFIED, reason=reason)
@@ -263,11 +245,9 @@ def weigh(problem: Instance, coefficients: Floats, duals: Floats) -> Proof:
     bound, bound_size = duals @ problem.fixed, duals @ np.abs(problem.fixed)
     certain = bound - BLUR * bound_size
     scores, sizes = problem.gaps @ duals, np.abs(problem.gaps) @ duals
-    for g, mass in enumerate(problem.mass):
-        own = np.flatnonzero(problem.group == g)
-        top = own[scores[own].argmax()]
-        bound, bound_size = bound + mass * scores[top], bound_size + mass * sizes[top]
-        certain += mass * (scores[own] - BLUR * sizes[own]).max()
+    top, mass = _best_terms(problem, scores), problem.mass
+    bound, bound_size = bound + mass @ scores[top], bound_size + mass @ sizes[top]
+    certain += mass @ problem.best(scores - BLUR * sizes)
     margin = float(reached[worst])
     return Proof(margin, float(margin_size), float(bound), float(bound_size), float(certain))
 
@@ -284,6 +264,8 @@ class Answer:
     coefficients: Floats
     status: int = OPTIMAL
     reason: str = ""
+    proof: Proof | None = None
+    """What λ and w show."""
 
 
 def no_answer(problem: Instance, reason: str) -> Answer:
@@ -315,7 +297,7 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float) -> A
     weights = np.zeros(len(problem.rivals) + 1)
     weights[problem.rivals] = duals
     terms, used = problem.terms[active], coefficients[active]
-    answer = Answer(proof.margin, proof.bound, weights, terms, used)
+    answer = Answer(proof.margin, proof.bound, weights, terms, used, proof=proof)
     if not (reason := proof.doubt(accept)):
         return answer
     # γ is between the two for sure, so that a verdict is a proof and not a matter of rounding.
@@ -341,11 +323,8 @@ def pass_oracle(highs: Any, problem: Instance, unit: float, pinned: float | None
     if pinned is not None:
         cost, low, most = 0.0, (pinned - least) / unit, 1 / shorter
         high = low
-    index = np.empty((count, rivals + 1), np.int64)
-    index[:, :rivals] = np.arange(rivals)
-    index[:, rivals] = rivals + problem.group
-    value = np.concatenate([-(columns / lengths[:, None]), shorter[:, None]], axis=1)
-    start = np.arange(count + 1) * (rivals + 1)
+    gamma = np.append(np.ones(rivals), np.zeros(len(one)))
+    terms = np.concatenate([-(columns / lengths[:, None]).T, problem.masses * shorter])
     pass_lp(
         highs,
         np.append(np.zeros(count), cost),
@@ -353,11 +332,7 @@ def pass_oracle(highs: Any, problem: Instance, unit: float, pinned: float | None
         np.append(most, high),
         np.concatenate([np.full(rivals, -np.inf), one]),
         np.concatenate([fixed, one]),
-        (
-            np.append(start, start[-1] + rivals),
-            np.concatenate([index.ravel(), np.arange(rivals)]),
-            np.concatenate([value.ravel(), np.ones(rivals)]),
-        ),
+        np.column_stack([terms, gamma]),
     )
     return shorter
 
@@ -421,28 +396,14 @@ def undominated_terms(problem: Instance) -> NDArray[np.bool_]:
     the LP without it is a certificate of the LP.
     """
     keep = np.ones(len(problem.terms), bool)
+    gaps, worst = problem.gaps, problem.gaps.min(1)
     for g in range(len(problem.mass)):
-        own = problem.group == g
-        compare = _every_pair if own.sum() <= PAIRWISE else _with_champions
-        keep[own] = compare(problem.gaps[own])
-    return keep
-
-
-def _every_pair(gaps: Floats) -> NDArray[np.bool_]:
-    below = (gaps[:, None] <= gaps[None]).all(2)
-    earlier = np.tri(len(gaps), k=-1, dtype=bool)
-    return np.asarray(~(below & (~below.T | earlier)).any(1))
-
-
-def _with_champions(gaps: Floats) -> NDArray[np.bool_]:
-    keep, champions = np.ones(len(gaps), bool), 0
-    for best in np.argsort(-gaps.min(1), kind="stable"):
-        if keep[best]:
-            keep &= ~(gaps <= gaps[best]).all(1)
-            keep[best] = True
-            champions += 1
-        if champions == CHAMPIONS:
-            break
+        group, champions = np.flatnonzero(problem.group == g), 0
+        for best in group[np.argsort(-worst[group], kind="stable")]:
+            if keep[best] and champions < CHAMPIONS:
+                keep[group] &= ~(gaps[group] <= gaps[best]).all(1)
+                keep[best] = True
+                champions += 1
     return keep
 
 
@@ -484,108 +445,104 @@ class _Basis:
 
     def __init__(self, problem: Instance, start: list[int]) -> None:
         self.problem, self.terms = problem, len(problem.terms)
-        self.rivals, groups = len(problem.rivals), len(problem.mass)
-        self.size = self.rivals + groups
-        self.columns: dict[int, list[Fraction]] = {}
-        masses = [Fraction(x) for x in problem.mass.tolist()]
-        reached = [Fraction(x) for x in problem.fixed.tolist()]
-        for g, a in enumerate(start):
-            reached = [d + masses[g] * gap for d, gap in zip(reached, self.column(a), strict=True)]
-        self.lead = reached.index(min(reached))
-        least = reached[self.lead]
-        self.head = [self.terms + r for r in range(self.rivals)] + start
+        self.rivals = len(problem.rivals)
+        self.size = self.rivals + len(problem.mass)
+        self.columns: dict[int, NDArray[Any]] = {}
+        masses, reached = _fractions(problem.mass), _fractions(problem.fixed)
+        for mass, a in zip(masses, start, strict=True):
+            reached = reached + mass * self.column(a)
+        self.lead = int(reached.argmin())
+        self.head = [*range(self.terms, self.terms + self.rivals), *start]
         self.head[self.lead] = -1
-        self.values = [d - least for d in reached] + masses
-        self.values[self.lead] = least
-        # The columns of the basis inverse: loose rivals, the lead, masses.
-        self.inverse = [[Fraction(i == r) for i in range(self.size)] for r in range(self.size)]
-        self.inverse[self.lead][: self.rivals] = [-ONE] * self.rivals
-        self.inverse[self.lead][self.lead] = ONE
-        for g, a in enumerate(start):
-            gaps, column = self.column(a), self.inverse[self.rivals + g]
-            column[: self.rivals] = [gap - gaps[self.lead] for gap in gaps]
-            column[self.lead] = gaps[self.lead]
+        self.values = np.append(reached - reached[self.lead], masses)
+        self.values[self.lead] = reached[self.lead]
+        # Row i is column i of the basis inverse: loose rivals, the lead, masses.
+        self.inverse = _fractions(np.eye(self.size))
+        self.inverse[self.lead, : self.rivals] = -ONE
+        self.inverse[self.lead, self.lead] = ONE
+        for row, a in zip(self.inverse[self.rivals :], start, strict=True):
+            gaps = self.column(a)
+            row[: self.rivals] = gaps - gaps[self.lead]
+            row[self.lead] = gaps[self.lead]
 
-    def column(self, a: int) -> list[Fraction]:
+    def column(self, a: int) -> NDArray[Any]:
         """[R]: the gaps of term a."""
         if a not in self.columns:
-            self.columns[a] = [Fraction(x) for x in self.problem.gaps[a].tolist()]
+            self.columns[a] = _fractions(self.problem.gaps[a])
         return self.columns[a]
 
-    def weights(self) -> dict[int, Fraction]:
-        """w of the tight rivals."""
-        rivals = ((r, self.inverse[r][self.lead]) for r in range(self.rivals))
-        return {r: w for r, w in rivals if w}
+    def group(self, a: int) -> int:
+        """The row of the inverse that belongs to the mass of term a's group."""
+        return self.rivals + int(self.problem.group[a])
 
-    def rate(self, a: int, weights: dict[int, Fraction]) -> Fraction:
-        """How fast γ rises with λ_a: w·gap − u_g."""
-        gaps, group = self.column(a), self.rivals + int(self.problem.group[a])
-        total = sum((w * gaps[r] for r, w in weights.items()), ZERO)
-        return total - self.inverse[group][self.lead]
+    @property
+    def weights(self) -> NDArray[Any]:
+        """[R]: w, zero where a rival is not tight."""
+        return self.inverse[: self.rivals, self.lead]
 
     def entering(self, careful: bool) -> int | None:
         """A variable that raises γ: about the best, or the first (Bland); None at the optimum."""
-        weights = self.weights()
-        negative = [(w, r) for r, w in weights.items() if w < 0]
-        for a in self._promising(weights, careful):
-            if self.rate(a, weights) > 0:
+        weights = self.weights
+        tight = np.flatnonzero(weights)
+        for a in self._promising(careful):
+            if weights[tight] @ self.column(a)[tight] > self.inverse[self.group(a), self.lead]:
                 return a
-        if not negative:
+        negative = tight[weights[tight] < 0]
+        if not len(negative):
             return None
-        return self.terms + (min(r for _, r in negative) if careful else min(negative)[1])
+        return self.terms + int(negative[0 if careful else weights[negative].argmin()])
 
-    def _promising(self, weights: dict[int, Fraction], careful: bool) -> Iterator[int]:
+    def _promising(self, careful: bool) -> Iterator[int]:
         """Terms whose rate is positive or too small to tell in floats, best first."""
         gaps, group = self.problem.gaps, self.problem.group
-        dense = np.zeros(self.rivals)
-        for r, w in weights.items():
-            dense[r] = _rounded(w)
-        bases = range(self.rivals, self.size)
-        threshold = np.array([_rounded(self.inverse[i][self.lead]) for i in bases])
+        duals = _floats(self.inverse[:, self.lead])
+        weights, threshold = duals[: self.rivals], duals[self.rivals :]
         with np.errstate(all="ignore"):
-            rates = gaps @ dense - threshold[group]
-            sizes = np.abs(gaps) @ np.abs(dense) + np.abs(threshold[group])
+            rates = gaps @ weights - threshold[group]
+            sizes = np.abs(gaps) @ np.abs(weights) + np.abs(threshold[group])
             # Sums of numbers below 1e-300 may have lost digits to underflow; exact numbers decide.
             hopeless = rates < -SURE * sizes - 1e-300
         order = range(self.terms) if careful else np.argsort(-np.nan_to_num(rates), kind="stable")
         basic = set(self.head)
         yield from (int(a) for a in order if not hopeless[a] and int(a) not in basic)
 
-    def step(self, enter: int) -> list[Fraction]:
+    def step(self, enter: int) -> NDArray[Any]:
         """How the basic variables fall as ``enter`` rises."""
         if enter >= self.terms:
-            return list(self.inverse[enter - self.terms])
+            return self.inverse[enter - self.terms].copy()
         gaps = self.column(enter)
-        fall = list(self.inverse[self.rivals + int(self.problem.group[enter])])
-        for gap, column in zip(gaps, self.inverse, strict=False):
-            if gap:
-                fall = [a - gap * b if b else a for a, b in zip(fall, column, strict=True)]
-        return fall
+        used = np.flatnonzero(gaps)
+        return self.inverse[self.group(enter)] - gaps[used] @ self.inverse[used]
 
     def exchange(self, enter: int, careful: bool) -> None:
         """Bring ``enter`` into the basis for the variable that blocks it first."""
         fall = self.step(enter)
-        blocking = [i for i in range(self.size) if fall[i] > 0 and i != self.lead]
+        blocking = [i for i in np.flatnonzero(fall > 0).tolist() if i != self.lead]
         length = min(self.values[i] / fall[i] for i in blocking)
         first = [i for i in blocking if self.values[i] == length * fall[i]]
         leave = min(first, key=lambda i: self.head[i] if careful else -fall[i])
-        for column in self.inverse:
-            share = column[leave] / fall[leave]
-            if share:
-                column[:] = [a - share * b if b else a for a, b in zip(column, fall, strict=True)]
-            column[leave] = share
-        self.values = [a - length * b if b else a for a, b in zip(self.values, fall, strict=True)]
+        shares = self.inverse[:, leave] / fall[leave]
+        rows = np.flatnonzero(shares)
+        self.inverse[rows] -= np.multiply.outer(shares[rows], fall)
+        self.inverse[:, leave] = shares
+        self.values = self.values - length * fall
         self.values[leave], self.head[leave] = length, enter
 
     def answer(self) -> ExactAnswer:
         """The basic solution and its dual."""
-        coefficients, weights = np.zeros(self.terms), np.zeros(self.rivals)
-        for place, variable in enumerate(self.head):
-            if 0 <= variable < self.terms:
-                coefficients[variable] = _rounded(self.values[place])
-        for r, w in self.weights().items():
-            weights[r] = _rounded(w)
-        return self.values[self.lead], coefficients, weights
+        coefficients, head = np.zeros(self.terms), np.array(self.head)
+        used = (head >= 0) & (head < self.terms)
+        coefficients[head[used]] = _floats(self.values[used])
+        return self.values[self.lead], coefficients, _floats(self.weights)
+
+
+_fractions: Any = np.frompyfunc(Fraction, 1, 1)
+"""Of numbers, exactly."""
+
+
+def _floats(values: NDArray[Any]) -> Floats:
+    """Of fractions, rounded."""
+    return np.array([_rounded(value) for value in values])
 
 
 def _rounded(value: Fraction) -> float:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -97,16 +97,12 @@ def map_lps(
 ) -> list[Result]:
     """[solve(i, make()) for i in range(count)], but ``make`` is called once per thread only."""
     workers = max(1, min(threads or os.cpu_count() or 1, count))
-    solvers: SimpleQueue[Any] = SimpleQueue()
-    for _ in range(workers):
-        solvers.put(make())
+    memory = threading.local()
 
     def work(index: int) -> Result:
-        solver = solvers.get()
-        try:
-            return solve(index, solver)
-        finally:
-            solvers.put(solver)
+        if not hasattr(memory, "solver"):
+            memory.solver = make()
+        return solve(index, memory.solver)
 
     if workers == 1:
         return [work(index) for index in range(count)]
@@ -116,7 +112,7 @@ def map_lps(
 
 def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Solution:
     """Our own solver alone on any tables; where it gives up the status is FAILED."""
-    starts = range(0, len(asked), CHUNK)
+    starts = range(0, max(1, len(asked)), CHUNK)
 
     def work(place: int, room: Room) -> Solution:
         first = starts[place]

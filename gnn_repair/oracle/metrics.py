@@ -101,9 +101,14 @@ class ClassReach:
         return self.reachable.sum(1)
 
     @property
+    def not_excluded(self) -> Flags:
+        """[M, C]: it can win, or nothing is proved."""
+        return self.reachable | ~self.decided
+
+    @property
     def possible(self) -> Integers:
         """[M]: how many are not excluded; the same where all is decided."""
-        return (self.reachable | ~self.decided).sum(1)
+        return self.not_excluded.sum(1)
 
     def __str__(self) -> str:
         share = np.bincount(self.count, minlength=self.margin.shape[1] + 1) / len(self.count)
@@ -209,14 +214,14 @@ class _Answers(ABC):
         return str(self)
 
     def _side(self, column: Integers) -> tuple[Flags, Flags]:
-        """[M]: whether one class of each question can win, and whether that is decided."""
+        """[M]: whether one class of each question can win, and whether it is not excluded."""
         rows = np.arange(len(self.true))
-        return self.classes.reachable[rows, column], self.classes.decided[rows, column]
+        return self.classes.reachable[rows, column], self.classes.not_excluded[rows, column]
 
     def _rate(self, rows: Flags, column: Integers | None = None) -> Rate:
         """How many of the rows' true classes (or of another class of each) can win."""
-        can, decided = self._side(self.true if column is None else column)
-        return Rate(int(can[rows].sum()), int(rows.sum()), int((~decided)[rows].sum()))
+        can, may = self._side(self.true if column is None else column)
+        return Rate(int(can[rows].sum()), int(rows.sum()), int((may & ~can)[rows].sum()))
 
 
 @dataclass(frozen=True)
@@ -233,11 +238,6 @@ class MemberReach:
     """Of errors: classes that are neither true nor predicted and can win."""
     excess: Mean
     """Error reach less chance, node by node."""
-
-    @property
-    def undecided(self) -> int:
-        """True classes of which neither is proved."""
-        return self.true_class.undecided
 
 
 FIGURES = ("true_class", "error", "support")
@@ -346,28 +346,28 @@ class Reach(_Answers):
                 row |= {f"{name}_hits": rate.hits, f"{name}_total": rate.total}
             row |= _with_interval("chance", member.chance)
             row |= _with_interval("excess", member.excess)
-            rows.append(row | {"support": member.support, "undecided": member.undecided})
+            rows.append(row | {"support": member.support, "undecided": member.true_class.undecided})
         return rows
 
     def _lines(self) -> dict[str, str]:
-        classes, several = self.classes.margin.shape[1], {}
+        classes, lines = self.classes.margin.shape[1], {}
         reach, error = self.words("true_class"), self.words("error")
         if classes < 3:
-            several["chance"] = UNDEFINED
+            lines["chance"] = UNDEFINED
         else:
             reach += f"; chance {self.true_class_chance.words(100, unit=' %')}"
         if classes > 2 and self.wrong.any():
             excess = self.excess.words(100, sign="+", unit=" points")
             error += f"; chance {self.chance.words(100, unit=' %')}, excess {excess}"
             count, place = self.classes_per_error.words(), self.rank.words()
-            several["classes"] = (
+            lines["classes"] = (
                 f"{count} of {classes} can win per error; the true one has rank "
                 f"{place} of {classes - 1} by γ ({classes / 2:.1f} by chance)"
             )
         # Where no class was reachable there is no mean number of active terms.
         none, mean = np.isnan(self.support), f"{self.support:.2f} messages used on average"
-        several["support"] = "–" if none else mean
-        return {"true-class reach": reach, "error reach": error, **several}
+        lines["support"] = "–" if none else mean
+        return {"true-class reach": reach, "error reach": error, **lines}
 
     def words(self, name: str) -> str:
         """One member with its interval; several by their mean and the counts behind it."""
@@ -396,14 +396,13 @@ class Reach(_Answers):
         """[M]: the share of other classes that can win, and that may."""
         others, classes = self.others, self.classes
         number = others.sum(1) if others.shape[1] > 2 else np.full(len(others), np.nan)
-        sides = classes.reachable, classes.reachable | ~classes.decided
+        sides = classes.reachable, classes.not_excluded
         low, high = ((side & others).sum(1) / number for side in sides)
         return low, high
 
     def _excess(self, rows: Flags) -> Mean:
-        can, decided = self._side(self.true)
-        low, high = self._shares
-        return self._over(rows, can - high, (can | ~decided) - low)
+        (can, may), (low, high) = self._side(self.true), self._shares
+        return self._over(rows, can - high, may - low)
 
     def _margins(self) -> tuple[Floats, Floats]:
         """The most and the least that each γ may be."""
@@ -449,7 +448,15 @@ def reach(
     if isinstance(y, str):
         raise InputError("y must hold the true classes; for every class use class_reach")
     if isinstance(exposure, LinkExposure) or getattr(exposure, "outputs", "classes") != "classes":
-        return label_reach(exposure, y, mask, threads=threads, effort=effort)
+        if isinstance(exposure, Exposure):
+            require_outputs(exposure, "labels")
+            mask = _each_once(exposure, mask)
+        turned = torch.as_tensor(y).double()
+        turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)
+        own, other = (
+            solve(exposure, side, mask, threads=threads, effort=effort) for side in (y, turned)
+        )
+        return summarise_labels(exposure, own, other)
     require_exposure(exposure)
     asked = pose_problems(exposure, y, mask)
     chosen = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
@@ -496,24 +503,17 @@ def confusion_by_reach(
     require_class_answers(solution, exposure)
     require_outputs(exposure, "classes")
     true = classes_for(exposure, y).cpu().numpy()
-    own = solution.target == true[solution.node]
-    if not own.any():
+    own = solution.taken(np.flatnonzero(solution.target == true[solution.node]))
+    if not len(own):
         raise InputError("no LP is about a node's true class; solve with target=y")
-    predicted = exposure.frozen_logits.argmax(2).cpu().numpy()
-    frame = pd.DataFrame(
-        {
-            "true": solution.target[own],
-            "predicted": predicted[solution.member[own], solution.node[own]],
-            "verdict": solution.verdict[own],
-        }
-    )
-    counted = pd.crosstab([frame["true"], frame["predicted"]], frame["verdict"])
+    pair = own.target, own.frozen(exposure)["predicted"]
+    counted = pd.crosstab([*pair], own.verdict, rownames=["true", "predicted"])
     counted = counted.reindex(columns=[CAN, CANNOT, UNDECIDED], fill_value=0)
     counted.insert(0, "nodes", counted.sum(axis=1))
     counted.columns.name = None
     ranked = counted.reset_index()
-    ranked = ranked.sort_values(["nodes", "true"], ascending=[False, True])
-    return write_frame(ranked.reset_index(drop=True), csv)
+    ranked = ranked.sort_values(["nodes", "true"], ascending=[False, True], ignore_index=True)
+    return write_frame(ranked, csv)
 
 
 # The smallest change ------------------------------------------------------------------------------
@@ -598,14 +598,14 @@ class Changes:
 
 
 def least_changes(
-    found: Reach, exposure: Exposure, *, others: bool = True, effort: str | float = "normal"
+    figures: Reach, exposure: Exposure, *, others: bool = True, effort: str | float = "normal"
 ) -> Changes:
     """The smallest change of every error's true class and, unless told not to, of all classes."""
-    errors = np.flatnonzero(found.wrong)
-    rows = errors[np.lexsort((found.classes.node[errors], found.classes.member[errors]))]
-    member, node = found.classes.member[rows], found.classes.node[rows]
-    true, predicted = found.true[rows], found.predicted[rows]
-    can, decided = found.classes.reachable[rows], found.classes.decided[rows]
+    errors = np.flatnonzero(figures.wrong)
+    rows = errors[np.lexsort((figures.classes.node[errors], figures.classes.member[errors]))]
+    member, node = figures.classes.member[rows], figures.classes.node[rows]
+    true, predicted = figures.true[rows], figures.predicted[rows]
+    can, decided = figures.classes.reachable[rows], figures.classes.decided[rows]
     share, bound = np.full(can.shape, np.inf), np.where(decided, np.inf, 0.0)
     answers: dict[tuple[int, int], Any] = {}
     for wanted in np.arange(can.shape[1]) if others else [true]:  # each error's class, together
@@ -648,11 +648,6 @@ class OneLabelReach:
     best: F1Counts
     """If every error that is not proved out of reach were undone: no reweighting does better."""
 
-    @property
-    def undecided(self) -> int:
-        """Nodes of which neither is proved."""
-        return self.reach.undecided
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelReach(_Answers):
@@ -687,19 +682,19 @@ class LabelReach(_Answers):
         """
         columns = []
         for rows, side in ((self.wrong, self.true), (~self.wrong, 1 - self.true)):
-            can, decided = self._side(side)
-            columns += [rows & can, rows & (can | ~decided), rows]
+            can, may = self._side(side)
+            columns += [rows & can, rows & may, rows]
         whole = np.stack(columns, 1).astype(float)
         drawn = resample_sums(self.classes.node, whole)[:, 0]
         with np.errstate(invalid="ignore"):
-            (low, many), (high, much) = (
+            low, high = (
                 [
-                    x[:, e] / x[:, 2] - x[:, c] / x[:, 5]
-                    for x in (whole.sum(0, keepdims=True), drawn)
+                    sums[:, error] / sums[:, 2] - sums[:, right] / sums[:, 5]
+                    for sums in (whole.sum(0, keepdims=True), drawn)
                 ]
-                for e, c in ((0, 4), (1, 3))
+                for error, right in ((0, 4), (1, 3))
             )
-        return Mean(float(low[0]), float(high[0]), find_interval(many, much))
+        return Mean(float(low[0][0]), float(high[0][0]), find_interval(low[1], high[1]))
 
     @property
     def macro(self) -> float:
@@ -722,14 +717,14 @@ class LabelReach(_Answers):
         return F1(tuple(one.best for one in self.labels))
 
     def _label(self, label: int, rows: Flags) -> OneLabelReach:
-        wrong, (can, decided) = self.wrong, self._side(self.true)
+        wrong, (_, may) = self.wrong, self._side(self.true)
         return OneLabelReach(
             label,
             self._rate(rows),
             self._rate(rows & wrong),
             self._rate(rows & ~wrong, 1 - self.true),
             self._counts(rows, wrong),
-            self._counts(rows, wrong & decided & ~can),
+            self._counts(rows, wrong & ~may),
         )
 
     def _counts(self, rows: Flags, wrong: Flags) -> F1Counts:
@@ -755,7 +750,7 @@ class LabelReach(_Answers):
                     "chance": one.chance.value,
                     "chance_hits": one.chance.hits,
                     "chance_total": one.chance.total,
-                    "undecided": one.undecided,
+                    "undecided": one.reach.undecided,
                     "f1": one.frozen.f1,
                     "f1_within_reach": one.best.f1,
                 }
@@ -771,19 +766,6 @@ class LabelReach(_Answers):
             f"{self.excess.words(100, sign='+', unit=' points')}",
             "F1": f"{self.frozen}; within reach: {self.best}",
         }
-
-
-def label_reach(
-    exposure: Exposure | LinkExposure, y: Any, mask: Any = None, **options: Any
-) -> LabelReach:
-    """How often an admissible reweighting puts a label on its true side."""
-    if isinstance(exposure, Exposure):
-        require_outputs(exposure, "labels")
-        mask = _each_once(exposure, mask)
-    turned = torch.as_tensor(y).double()
-    turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)
-    both = (solve(exposure, side, mask, **options) for side in (y, turned))
-    return summarise_labels(exposure, *both)
 
 
 def summarise_labels(exposure: Any, own: Solution, other: Solution) -> LabelReach:

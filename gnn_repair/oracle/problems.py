@@ -387,6 +387,17 @@ class Instance:
         """[K, R]: D_{a,r} = m_g (ℓ_{a,c} − ℓ_{a,r})."""
         return self.gaps * self.mass[self.group][:, None]
 
+    def best(self, scores: Floats) -> Floats:
+        """[B]: the largest of the scores [K] of each group's terms."""
+        best = np.full(len(self.mass), -np.inf)
+        np.maximum.at(best, self.group, scores)
+        return best
+
+    @property
+    def masses(self) -> Floats:
+        """[B, K]: 1 where a term is of the group."""
+        return np.equal.outer(np.arange(len(self.mass)), self.group).astype(np.float64)
+
     @property
     def scale(self) -> float:
         """The power of two just above the largest |D|."""

@@ -188,8 +188,6 @@ class ReachCounts:
     """Of these, the class can win."""
     active: int
     """Active terms of all that can win."""
-    undecided: int
-    """LPs without an answer, or with one that decides nothing; they are in no other count."""
 
     @property
     def true_class_reach(self) -> float:
@@ -218,7 +216,6 @@ def count_reach(
         errors=int(errors.sum()),
         reachable_errors=int((can_win & errors).sum()),
         active=int(active[can_win].sum()),
-        undecided=int((~decided).sum()),
     )
 
 

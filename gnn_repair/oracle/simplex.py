@@ -135,14 +135,6 @@ def fill(values, start, stop, number):
 
 
 @loop
-def copy_row(array, into, origin, count):
-    """array[into, :count] = array[origin, :count]."""
-    new, old = array[uint64(into)], array[uint64(origin)]
-    for k in range(uint64(count)):
-        new[k] = old[k]
-
-
-@loop
 def set_multiple(array, into, factor, origin, count):
     """array[into, :count] = factor · array[origin, :count]."""
     new, old = array[uint64(into)], array[uint64(origin)]
@@ -245,7 +237,7 @@ def improve(room, groups, count, lead, slots):
         if rate <= RATE:
             return slots, lead
         if enter < 0:  # a slack: its slot of the inverse
-            copy_row(state, STEP, INVERSE + SLACK - enter, size)
+            set_multiple(state, STEP, 1.0, INVERSE + SLACK - enter, size)
         else:
             _set_step(room, groups, enter, slots)
         leave = _leaving(room, size, careful)
@@ -310,7 +302,7 @@ def _set_step(room, groups, enter, slots):
     state, entries, j = room.state, room.entries, uint64(enter)
     classes, g = uint64(entries.shape[0]), uint64(room.labels[GROUP, j])
     size = classes + uint64(groups)
-    copy_row(state, STEP, uint64(INVERSE) + g, size)
+    set_multiple(state, STEP, 1.0, uint64(INVERSE) + g, size)
     for s in range(uint64(groups), uint64(slots)):
         entry = entries[uint64(room.places[TIGHT, s]), j]
         add_multiple(state, STEP, -entry, uint64(INVERSE) + s, size)
@@ -383,7 +375,7 @@ def _go_home(state, places, enter, leave, slots):
     slot, last = SLACK - enter, slots - 1
     home = places[TIGHT, slot]
     places[TIGHT, slot] = places[TIGHT, last]
-    copy_row(state, INVERSE + slot, INVERSE + last, state.shape[1])
+    set_multiple(state, INVERSE + slot, 1.0, INVERSE + last, state.shape[1])
     for s in range(INVERSE, INVERSE + last):
         state[s, leave], state[s, home] = state[s, home], state[s, leave]
     state[VALUES, leave], state[VALUES, home] = state[VALUES, home], state[VALUES, leave]

@@ -170,6 +170,11 @@ class Solution:
         return self.threshold + np.where(self.wanted, self.margin, -self.margin)
 
     @property
+    def owner(self) -> Integers:
+        """[nnz]: the question of each support entry."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
+
+    @property
     def num_classes(self) -> int:
         """C, of classes."""
         if self.proofs is not None:
@@ -183,15 +188,14 @@ class Solution:
 
     def active_above(self, threshold: float) -> Integers:
         """[L]: the same for another threshold of λ."""
-        active = np.concatenate([[0], np.cumsum(self.coefficients > threshold)])
-        return active[self.indptr[1:]] - active[self.indptr[:-1]]
+        return np.bincount(self.owner[self.coefficients > threshold], minlength=len(self))
 
     def in_use(self, mass: Any) -> NDArray[np.bool_]:
         """[nnz]: whether λ is active beside its group's mass, ``mass`` being the exposure's."""
-        owner = np.repeat(np.arange(len(self)), np.diff(self.indptr))
+        owner = self.owner
         member = np.minimum(self.member, len(mass) - 1)[owner]
-        own = np.asarray(mass)[member, self.recipient[owner], self.groups]
-        return np.asarray(self.coefficients > ACTIVE * own)
+        whole = np.asarray(mass)[member, self.recipient[owner], self.groups]
+        return np.asarray(self.coefficients > ACTIVE * whole)
 
     # Other forms ------------------------------------------------------------------------------
 
@@ -203,22 +207,16 @@ class Solution:
         require_exposure(exposure)
         if fill not in ("frozen", "zero"):
             raise InputError(f'fill must be "frozen" or "zero", not {fill!r}')
-        alpha = exposure.coefficients.double().expand(exposure.num_members, -1)
-        full = alpha.clone() if fill == "frozen" else torch.zeros_like(alpha)
+        alpha = exposure.coefficients.double().cpu().numpy()
+        full = np.repeat(alpha, exposure.num_members // len(alpha), axis=0)
+        full *= fill == "frozen"
         ends = exposure.segments[:: exposure.num_groups].tolist()
-        solved = self.status != FAILED
-        pairs = np.stack([self.member[solved], self.recipient[solved]], axis=1)
-        # Of a node's questions the last: unique finds the first, so the order is turned.
-        chosen, turned = np.unique(pairs[::-1], axis=0, return_index=True)
-        last = np.zeros(len(self), bool)
-        last[np.flatnonzero(solved)[len(pairs) - 1 - turned]] = True
-        for s, v in chosen:
-            full[s, ends[v] : ends[v + 1]] = 0.0
-        kept = np.repeat(last, np.diff(self.indptr))
-        member = torch.from_numpy(np.repeat(self.member, np.diff(self.indptr))[kept])
-        place = member.to(full.device), torch.from_numpy(self.terms[kept]).to(full.device)
-        full[place] = torch.from_numpy(self.coefficients[kept]).to(full.device)
-        return full
+        for i in np.flatnonzero(self.status != FAILED):
+            row, place = full[self.member[i]], self.recipient[i]
+            part = slice(self.indptr[i], self.indptr[i + 1])
+            row[ends[place] : ends[place + 1]] = 0.0
+            row[self.terms[part]] = self.coefficients[part]
+        return torch.from_numpy(full).to(exposure.coefficients.device)
 
     def by_class(self, num_members: int, num_recipients: int) -> Floats:
         """The margins as [S, n, C], NaN where not solved: reach is ``by_class(...) > 1e-7``."""
@@ -342,9 +340,7 @@ class Solution:
         """Read what :meth:`save` wrote; everything that can be checked without the exposure is."""
         header, tensors = load_tensors(path, KIND, formerly=EARLIER)
         with contents_of(path):
-            return from_file(
-                *((header, tensors) if "outputs" in header else upgrade_file(header, tensors))
-            )
+            return from_file(header, tensors)
 
     def to_frame(self, exposure: Any = None) -> pd.DataFrame:
         """One row per question, in words and numbers that survive a CSV file.
@@ -555,7 +551,7 @@ def to_file(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
-def upgrade_file(
+def _upgraded(
     header: dict[str, Any], tensors: dict[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What version 0.2 wrote, in today's words."""
@@ -582,8 +578,10 @@ def upgrade_file(
     return header, tensors
 
 
-def from_file(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Solution:
+def from_file(header: dict[str, Any], tensors: dict[str, Tensor]) -> Solution:
     """The solution of a file's words and arrays, once all of it holds."""
+    if "outputs" not in header:
+        header, tensors = _upgraded(header, tensors)
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
     proofs = {name: arrays.pop(name) for name in list(arrays) if name.startswith(PREFIX)}
     _check_types(arrays)
@@ -690,13 +688,10 @@ def _words(header: dict[str, Any], count: int) -> dict[str, Any]:
     _require(header["outputs"] in NOUNS, f"its outputs are called {header['outputs'][:40]!r}")
     # JSON's whole numbers have no end, and are read as real ones.
     _require(abs(header["threshold"]) <= LARGEST, f"threshold is beyond {LARGEST}")
-    reasons: dict[int, str] = {}
+    questions = {str(i): i for i in range(count)}
     for key, text in header["reasons"].items():
-        plain = key.isascii() and key.isdigit() and str(int(key[:18])) == key
-        index = int(key[:18]) if plain else -1
-        _require(
-            0 <= index < count and type(text) is str, f"reason {key[:80]!r} belongs to no question"
-        )
-        reasons[index] = text
+        fits = key in questions and type(text) is str
+        _require(fits, f"reason {key[:80]!r} belongs to no question")
+    reasons = {questions[key]: text for key, text in header["reasons"].items()}
     names = NodeNames.of_header(header["names"])
     return {**header, "threshold": float(header["threshold"]), "reasons": reasons, "names": names}

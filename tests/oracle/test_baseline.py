@@ -14,17 +14,15 @@ import pytest
 import torch
 
 from gnn_repair.errors import FileFormatError, GnnRepairError, InputError
-from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.oracle import solve, source_ranking
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
-from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.oracle.oracle_cases import as_members, behind_identity, small_exposure
 
 TRUE = torch.tensor([0, 0, 1])
 
 
 def exposed(table, alpha=(0.25, 0.75, 1.0, 0.5, 0.5)):
-    lengths = np.array([[2], [1], [2]], np.int64)
-    return exposure_of(Numbers(lengths, np.array(alpha), np.array(table, float), np.zeros((3, 3))))
+    return small_exposure([[2], [1], [2]], alpha, table)
 
 
 BEFORE = [[3, 0, 0], [0, 3, 0], [0, 0, 2], [0, 4, 0], [0, 0, 1]]
@@ -62,14 +60,13 @@ def test_lost_and_gained_answers_are_named(saved):
 def test_half_a_witness_would_not_win(tmp_path):
     """A fixed logit of 1.5 for the rival: λ of mass 1 loses where today's mass 2 wins."""
 
-    def made(alpha):
-        lengths, fixed = np.array([[1]], np.int64), np.array([[0.0, 1.5]])
-        return exposure_of(Numbers(lengths, np.array([alpha]), np.array([[1.0, 0.0]]), fixed))
+    def heard(alpha):
+        return small_exposure([[1]], [alpha], [[1, 0]], [[0, 1.5]])
 
-    before = made(3.0)
+    before = heard(3.0)
     save_baseline(solve(before, torch.tensor([0])), tmp_path / "b.json")
     for alpha, broken in ((2.0, 0), (1.0, 1)):
-        exposure = made(alpha)
+        exposure = heard(alpha)
         found = compare(solve(exposure, torch.tensor([0])), tmp_path / "b.json", exposure)
         assert len(found.broken) == broken
 
@@ -113,25 +110,21 @@ def tried(exposure, verdict="can", witness=(), rivals=(), **about):
 
 def test_a_witness_must_beat_every_rival_and_fill_every_group():
     """Two groups of one message each; the first beats class 1 alone, both beat class 2 too."""
-    lengths, alpha = np.array([[1, 1]], np.int64), np.array([1.0, 1.0])
     table = np.array([[2.0, 0.0, 3.0], [2.0, 0.0, 0.0]])
-    two = exposure_of(Numbers(lengths, alpha, table, np.zeros((1, 3))))
+    two = small_exposure([[1, 1]], [1, 1], table)
     whole = [(0, 0, 1.0), (1, 0, 1.0)]
     assert tried(two, witness=whole) and not tried(two, witness=whole[:1])
     assert not tried(two, witness=whole[1:])
     for name, number in (("member", 1), ("node", 1), ("class", 3)):  # that are no more
         assert not tried(two, witness=whole, **{name: number})
     # Each group is brought to its own mass of today: with three times the first's, class 2 wins.
-    heavy = exposure_of(Numbers(lengths, np.array([3.0, 1.0]), table, np.zeros((1, 3))))
-    assert not tried(heavy, witness=whole)
+    assert not tried(small_exposure([[1, 1]], [3, 1], table), witness=whole)
     table[1, 0] = 0.5  # beats class 1 by 2.5 and loses to class 2 by 0.5
-    assert not tried(exposure_of(Numbers(lengths, alpha, table, np.zeros((1, 3)))), witness=whole)
+    assert not tried(small_exposure([[1, 1]], [1, 1], table), witness=whole)
 
 
 def test_a_mixture_of_rivals_excludes_where_neither_does_alone():
-    lengths, alpha = np.array([[2]], np.int64), np.array([0.5, 0.5])
-    table = np.array([[0.0, 1.0, -1.0], [0.0, -1.0, 1.0]])
-    torn = exposure_of(Numbers(lengths, alpha, table, np.array([[-0.1, 0.0, 0.0]])))
+    torn = small_exposure([[2]], [0.5, 0.5], [[0, 1, -1], [0, -1, 1]], [[-0.1, 0, 0]])
     assert tried(torn, "cannot", rivals=[(1, 0.5), (2, 0.5)])
     assert not tried(torn, "cannot", rivals=[(1, 1.0)])
     for nonsense in ([(1, 0.5), (3, 0.5)], [(1, 1.5), (2, -0.5)], []):
@@ -144,11 +137,8 @@ def test_other_answers_and_frames_are_one_sentence():
         compare(solution, solution.to_frame())
     with pytest.raises(InputError, match="exposure is"):
         compare(solution, solution, "x")
-    mixed = exposed(BEFORE)
-    same = HeadGraph(3, (Affine((0,), torch.eye(3).double(), torch.zeros(3).double()),))
-    bent = mixed.with_head(same, mixed.frozen_logits)
     with pytest.raises(InputError, match=r"nonlinear head; .* leave it out$"):
-        compare(solution, solution, bent)
+        compare(solution, solution, behind_identity(exposed(BEFORE)))
     labels = replace(exposed(BEFORE), outputs="labels")
     with pytest.raises(InputError, match="about labels, and this is about classes"):
         compare(solve(labels, torch.ones(3, 3)), solution)
@@ -357,12 +347,10 @@ def test_proofs_of_a_member_are_tried_on_that_member(tmp_path):
 
     def broken(*tables):
         """By pairs of one member's table before and after."""
-        stacks = []
-        for parts in zip(*[map(exposed, pair) for pair in tables], strict=True):
-            names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
-            beside = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-            stacks.append(replace(parts[0], **beside))
-        before, after = stacks
+        before, after = (
+            as_members([exposed(table) for table in members])
+            for members in zip(*tables, strict=True)
+        )
         save_baseline(solve(before, TRUE), tmp_path / "kept")
         found = compare(solve(after, TRUE), tmp_path / "kept", after).broken
         return found.drop(columns="member").to_dict("records")

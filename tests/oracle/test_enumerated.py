@@ -13,7 +13,6 @@ from statistics import fmean
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 
 from gnn_repair.oracle import (
     ClassReach,
@@ -28,6 +27,7 @@ from gnn_repair.oracle import (
 )
 from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
 from gnn_repair.oracle.metrics import Changes, least_changes, summarise_labels
+from gnn_repair.oracle.problems import Tables, build_lp
 from gnn_repair.oracle.questions import stable
 from gnn_repair.oracle.questions.ranges import value_range
 from gnn_repair.oracle.questions.relaxed import RelaxedMargins
@@ -35,6 +35,8 @@ from gnn_repair.oracle.questions.stable import without_each_source
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.study.measures import summarise_oracle
 from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.oracle.oracle_cases import as_members
+from tests.helpers.oracle.oracle_scipy import margin_by_scipy
 
 NODES, CLASSES, EDGE = 30, 4, 1e-7
 OPTIMAL, FALLBACK, FAILED, UNCERTIFIED = 0, 1, 3, 4
@@ -50,10 +52,7 @@ def exposed(seed, outputs="classes", members=2):
         alpha, table = rng.uniform(0.1, 1, terms), rng.normal(size=(terms, CLASSES))
         return exposure_of(Numbers(lengths, alpha, table, rng.normal(size=(NODES, CLASSES))))
 
-    parts = [one() for _ in range(members)]
-    names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
-    stacked = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    return replace(parts[0], **stacked, outputs=outputs)
+    return replace(as_members([one() for _ in range(members)]), outputs=outputs)
 
 
 def planted(solution, seed):
@@ -351,13 +350,14 @@ def test_changes_of_planted_verdicts(asked):
     """What is undecided may win without any change; what is proved never to win cannot."""
     exposure, solution, y = asked
     reached = summarise(exposure, solution, y)
-    found = least_changes(reached, exposure)
+    found, alone = least_changes(reached, exposure), least_changes(reached, exposure, others=False)
     rows = [row for row in rows_of(exposure, solution, y) if row[2] != row[3]]
     rows.sort(key=lambda row: row[:2])
     assert [row[:4] for row in rows] == list(
         zip(found.member, found.node, found.true, found.predicted, strict=True)
     )
-    for i, (s, v, _, p, words, _) in enumerate(rows):
+    for i, (s, v, t, p, words, _) in enumerate(rows):
+        assert alone.share[i, t] == pytest.approx(found.share[i, t])
         for c, word in enumerate(words):
             share, bound = np.inf, np.inf if word == "cannot" else 0.0
             if c == p:
@@ -393,7 +393,7 @@ def test_a_range_beside_values_of_which_some_are_not_known():
 
 
 def test_what_becomes_of_a_class_without_one_sender(monkeypatch):
-    """Every sender of every witness, with several groups, against the LP cut by hand."""
+    """Every sender of every witness, with several groups, against the LP without its terms."""
     monkeypatch.setattr(stable, "QUESTIONS", 50)  # a few at a time
     rng = np.random.default_rng(8)
     lengths = rng.integers(0, 4, (40, 3))
@@ -405,19 +405,16 @@ def test_what_becomes_of_a_class_without_one_sender(monkeypatch):
     solution = solve(exposure, "all")
     rows = without_each_source(solution, exposure)
     told = {row[1:4]: row[4] for row in rows.itertuples(index=False, name=None)}
-    ends, sources, alone = exposure.segments.numpy(), exposure.sources.numpy(), 0
-    expected = {}
+    sources, alone = exposure.sources.numpy(), 0
+    expected, tables = {}, Tables.from_exposure(exposure)
     for one in solution:
         for source in set(one.sources.tolist()) if one.verdict == "can" else ():
-            kept, lost = [], False
-            for g in range(3):
-                own = np.arange(*ends[3 * one.node + g :][:2])
-                left = [t for t in own if sources[t] != source]
-                lost |= bool(len(own)) and not left
-                kept.append((left, numbers.alpha[own].sum()))
-            alone += lost and any(left for left, _ in kept)
+            problem = build_lp(tables, 0, one.node, one.target)
+            left = sources[problem.terms] != source
+            kept = np.bincount(problem.group, left, len(problem.mass))
+            alone += (kept == 0).any() and left.any()
             expected[one.node, one.target, source] = (
-                -np.inf if lost else best_margin(numbers, one.node, one.target, kept)
+                margin_by_scipy(problem.part(left)) if (kept > 0).all() else -np.inf
             )
     assert told.keys() == expected.keys() and alone > 10
     lost = Counter(source for (*_, source), margin in expected.items() if margin <= EDGE)
@@ -428,25 +425,6 @@ def test_what_becomes_of_a_class_without_one_sender(monkeypatch):
     assert ranked["unsure"].eq(0).all() and (ranked["needed"] > 0).any()
     for key, margin in expected.items():
         assert told[key] == pytest.approx(margin, abs=1e-7), key
-
-
-def best_margin(numbers, node, target, parts):
-    """γ by scipy, of terms and masses group by group."""
-    rivals = [c for c in range(CLASSES) if c != target]
-    chosen = [t for left, _ in parts for t in left]
-    gaps = (numbers.table[chosen][:, [target]] - numbers.table[chosen][:, rivals]).T
-    fixed = numbers.fixed[node, target] - numbers.fixed[node, rivals]
-    groups = [(left, mass) for left, mass in parts if left]
-    equal = np.array([[float(t in left) for t in chosen] + [0.0] for left, _ in groups])
-    done = linprog(
-        np.append(np.zeros(len(chosen)), -1.0),
-        np.hstack([-gaps.reshape(len(rivals), -1), np.ones((len(rivals), 1))]),
-        fixed,
-        equal if len(groups) else None,
-        [mass for _, mass in groups] if len(groups) else None,
-        bounds=[(0, None)] * len(chosen) + [(None, None)],
-    )
-    return -done.fun
 
 
 def test_reach_asks_labelled_nodes_only_and_says_how_many_it_skips(asked):

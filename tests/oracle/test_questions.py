@@ -19,12 +19,11 @@ import torch
 
 import gnn_repair as gr
 from gnn_repair.exposure import Group
-from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.oracle import class_reach, relaxed_margins, stable_evidence
-from gnn_repair.oracle.metrics import least_changes
 from gnn_repair.oracle.questions.joint import jointly
 from gnn_repair.oracle.questions.ranges import value_range
 from gnn_repair.oracle.questions.stable import without_each_source
+from tests.helpers.oracle.oracle_cases import behind_identity
 from tests.helpers.repair.contract_exposures import (
     by_hand,
     renumbered_nodes,
@@ -437,8 +436,7 @@ def test_a_shift_of_all_logits_of_a_node_wins_nothing(question):
 def test_behind_a_head_that_does_nothing(question):
     exposure, y = exposed()
     plain = exposure.member(1)
-    last = Affine((0,), torch.eye(4).double(), torch.zeros(4).double())
-    headed = plain.with_head(HeadGraph(4, (last,)), plain.frozen_logits)
+    headed = behind_identity(plain)
 
     def without_senders(rows: Rows) -> Rows:
         return {
@@ -478,22 +476,3 @@ def test_both_methods_certify_the_same_answers():
                 == one.bound
                 == pytest.approx(logits[one.member, one.target] - rest.max())
             )
-
-
-def test_changes_are_the_nearest_reweightings_of_every_class():
-    exposure, y = exposed()
-    found = gr.reach(exposure, y, CHOSEN)
-    alone = least_changes(found, exposure, others=False)
-    whole = least_changes(found, exposure)
-    np.testing.assert_array_equal(alone.node, whole.node)
-    for i, (s, v, t, p) in enumerate(
-        zip(whole.member, whole.node, whole.true, whole.predicted, strict=True)
-    ):
-        for c in range(4):
-            target = torch.full((exposure.num_nodes,), c)
-            (one,) = gr.nearest_reweighting(exposure.member(int(s)), target, [int(v)])
-            known = one.status == "moved"
-            share = 0.0 if c == p else one.share if known else np.inf
-            assert whole.share[i, c] == pytest.approx(share, abs=1e-9)
-            assert whole.bound[i, c] == pytest.approx(share, abs=1e-6)
-        assert alone.share[i, t] == pytest.approx(whole.share[i, t], abs=1e-9)

@@ -20,14 +20,7 @@ from gnn_repair.oracle import confusion_by_reach, reach, solve, source_ranking
 from gnn_repair.oracle.rates import RESAMPLES, resample_sums
 from gnn_repair.reporting.evidence import chosen_nodes
 from gnn_repair.results.protocol import OracleProtocol
-from tests.campaigns.lp_families import Numbers, exposure_of
-
-
-def exposed(lengths, alpha, table, fixed=None):
-    """Recipients with so many terms in each group."""
-    table, lengths = np.array(table, float), np.array(lengths, np.int64)
-    fixed = np.zeros((len(lengths), table.shape[1])) if fixed is None else np.array(fixed, float)
-    return exposure_of(Numbers(lengths, np.array(alpha, float), table, fixed))
+from tests.helpers.oracle.oracle_cases import as_members, small_exposure
 
 
 def two_members():
@@ -35,14 +28,9 @@ def two_members():
     with the opposite messages and twice the mass: wrong at nodes 0 and 3, of which 3 is."""
     pairs = [(1, 1), (-1, 1), (-1, -2), (1, -1)]  # what α has, and what another message says
     table = [[x, 0] for pair in pairs for x in pair]
-    first = exposed([[2]] * 4, [1.0, 0.0] * 4, table)
-    return replace(
-        first,
-        coefficients=torch.cat([first.coefficients, 2 * first.coefficients]),
-        contributions=torch.cat([first.contributions, -first.contributions]),
-        fixed_logits=torch.cat([first.fixed_logits] * 2),
-        frozen_logits=torch.cat([first.frozen_logits, -2 * first.frozen_logits]),
-    )
+    lengths, alpha = [[2]] * 4, np.array([1.0, 0.0] * 4)
+    pairs = ((alpha, table), (2 * alpha, -np.array(table)))
+    return as_members([small_exposure(lengths, *pair) for pair in pairs])
 
 
 Y = torch.zeros(4, dtype=torch.long)
@@ -104,7 +92,7 @@ def exposure():
     """Three recipients with two, one and two terms: classes 0 and 1 are there for node 0, 2 for
     node 1, 1 and 2 for node 2."""
     table = [[3, 0, 0], [0, 3, 0], [0, 0, 2], [0, 4, 0], [0, 0, 1]]
-    return exposed([[2], [1], [2]], [0.25, 0.75, 1.0, 0.5, 0.5], table)
+    return small_exposure([[2], [1], [2]], [0.25, 0.75, 1.0, 0.5, 0.5], table)
 
 
 TRUE = torch.tensor([0, 0, 1])
@@ -128,12 +116,10 @@ def test_a_solution_has_a_row_an_lp(exposure):
 def test_an_exposure_has_a_row_a_term_and_every_member_its_own():
     table = [[3, 0, 0], [0, 3, 0], [0, 0, 2], [0, 4, 0], [0, 0, 1]]
     halves = [
-        exposed([[2], [1], [2]], alpha, size * np.array(table))
+        small_exposure([[2], [1], [2]], alpha, size * np.array(table))
         for alpha, size in (([0.25, 0.75, 1.0, 0.5, 0.5], 1), ([0.5, 0.5, 2.0, 0.1, 0.9], 2))
     ]
-    names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
-    beside = {name: torch.cat([getattr(half, name) for half in halves]) for name in names}
-    both = replace(halves[0], **beside)
+    both = as_members(halves)
     for member, alpha, size in ((0, [0.5, 0.5, 0.25, 0.75], 1), (1, [0.1, 0.9, 0.5, 0.5], 2)):
         frame = both.to_frame([2, 0], member=member)
         assert frame["node"].tolist() == [2, 2, 0, 0]
@@ -165,18 +151,6 @@ def test_notebooks_get_words_and_a_table_and_no_markup(exposure):
     assert named in exposure._repr_html_() and "<table" not in exposure._repr_html_()
 
 
-def test_senders_are_named_once_and_the_largest_first():
-    # 2 − 3 (1 − λ) = 2 − 4 λ: λ = 3/7, so node 1 has more.
-    exposure = exposed([[2], [0]], [0.5, 0.5], [[2, 0, 4], [2, 3, 0]])
-    found = solve(exposure, torch.tensor([0, 0]), [0])
-    assert found.key_messages() == ["node 1 (λ 0.5714), node 0 (λ 0.4286)"]
-    # Two heads with masses 0.3 and 0.2 hear nodes 0 and 1; both want node 0.
-    table = [[1, 0], [0, 1], [1, 0], [0, 2]]
-    exposure = exposed([[2, 2], [0, 0]], [0.0, 0.3, 0.1, 0.1], table)
-    found = solve(exposure, torch.tensor([0, 0]), [0])
-    assert found.key_messages() == ["node 0 (λ 0.5)"]
-
-
 def test_draws_of_many_different_nodes_are_drawn_once_each():
     """They are drawn in several parts."""
     nodes = np.arange(5000)
@@ -189,19 +163,19 @@ def test_draws_of_many_different_nodes_are_drawn_once_each():
 
 
 def test_a_source_heard_by_two_heads_is_still_alone():
-    heads = exposed([[1, 1]], [0.5, 0.5], [[3, 0], [2, 0]])
+    heads = small_exposure([[1, 1]], [0.5, 0.5], [[3, 0], [2, 0]])
     (row,) = source_ranking(solve(heads, [0]), heads).to_dict("records")
     assert (row["source"], row["witnesses"], row["alone"]) == (0, 1, 1)
     assert (row["mass"], row["gained"]) == (pytest.approx(1.0), pytest.approx(0.0))
 
 
 def test_no_reachable_class_has_no_support():
-    heard = exposed([[1]] * 3, [1.0] * 3, np.zeros((3, 2)), [[5, 0]] * 3)  # class 0 always wins
-    solution = solve(heard, torch.ones(3, dtype=torch.long))
+    """Class 0 always wins."""
+    heard = small_exposure([[1]] * 3, [1.0] * 3, np.zeros((3, 2)), [[5, 0]] * 3)
+    solution, figures = (ask(heard, torch.ones(3, dtype=torch.long)) for ask in (solve, reach))
     assert not np.any(solution.reachable)
-    for value in (reach(heard, torch.ones(3, dtype=torch.long)), solution):
-        assert "nan" not in str(value)
-    assert "support          –" in str(reach(heard, torch.ones(3, dtype=torch.long)))
+    assert "nan" not in str(solution) + str(figures)
+    assert "support          –" in str(figures)
 
 
 # Slips of a first day: the sentence says what to do instead.

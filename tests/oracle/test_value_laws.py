@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gnn_repair.exposure import Exposure
 from gnn_repair.oracle import Solution, solve
 from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.oracle.oracle_cases import as_members
 
 
 @st.composite
@@ -38,11 +39,8 @@ def exposures(draw):
             Numbers(lengths, alpha, numbers(terms, classes), numbers(nodes, classes))
         )
 
-    parts = [one() for _ in range(draw(st.integers(1, 3)))]
-    names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
-    stacked = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    outputs = draw(st.sampled_from(["classes", "labels", "values"]))
-    return replace(parts[0], **stacked, outputs=outputs)
+    whole = as_members([one() for _ in range(draw(st.integers(1, 3)))])
+    return replace(whole, outputs=draw(st.sampled_from(["classes", "labels", "values"])))
 
 
 laws = settings(max_examples=25, deadline=None)

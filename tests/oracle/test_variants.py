@@ -12,7 +12,6 @@ from scipy.optimize import linprog
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.exposure.pieces import ONE_KIND
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import nearest_reweighting, relax, relaxed_margins, solve, stable_evidence
@@ -25,7 +24,8 @@ from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.reporting.evidence import gather
 from tests.campaigns.lp_families import draw
-from tests.helpers.oracle.oracle_cases import exposure_of
+from tests.helpers.oracle.oracle_cases import behind_identity, exposure_of
+from tests.helpers.oracle.oracle_scipy import group_rows, margin_by_scipy
 
 # Nearest reweighting, stable evidence and relaxed masses against independent LPs.
 
@@ -34,12 +34,6 @@ def setting(family, count, seed=0):
     whole, _ = draw(family, seed, 9 * count)
     exposure = whole.restrict(range(count))
     return exposure, torch.arange(exposure.num_nodes) % exposure.num_classes
-
-
-def group_rows(problem, columns):
-    rows = np.zeros((len(problem.mass), columns))
-    rows[problem.group, np.arange(len(problem.group))] = 1.0
-    return rows
 
 
 @pytest.mark.parametrize("family", ["gaussian", "three groups", "absent groups", "integers"])
@@ -74,7 +68,7 @@ def _nearest_by_scipy(problem, alpha, margin):
     eye = np.eye(count)
     limits = np.block([[-problem.gaps.T, 0 * problem.gaps.T], [eye, -eye], [-eye, -eye]])
     right = np.concatenate([problem.fixed - margin, alpha, -alpha])
-    masses = np.hstack([group_rows(problem, count), np.zeros((len(problem.mass), count))])
+    masses = np.hstack([group_rows(problem), np.zeros((len(problem.mass), count))])
     cost = np.concatenate([np.zeros(count), np.full(count, 0.5)])
     return linprog(cost, limits, right, masses, problem.mass, method="highs").fun
 
@@ -116,9 +110,7 @@ def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):
     """γ is ``best``, on the second message alone."""
     table = np.array([[0.0, 1], [best, 0]])
     exposure = exposure_of([(np.zeros(2), [(np.full(2, 0.5), table)])])
-    if tail:
-        same = HeadGraph(2, (Affine((0,), torch.eye(2).double(), torch.zeros(2).double()),))
-        exposure = exposure.with_head(same, exposure.frozen_logits)
+    exposure = behind_identity(exposure) if tail else exposure
     (verdict,) = solve(exposure, torch.tensor([0])).verdict
     (found,) = nearest_reweighting(exposure, torch.tensor([0]))
     assert (verdict, found.status) == (
@@ -173,7 +165,7 @@ def _extreme_by_scipy(problem, a, sign, floor):
         cost,
         -problem.gaps.T,
         problem.fixed - floor,
-        group_rows(problem, count),
+        group_rows(problem),
         problem.mass,
         method="highs",
     )
@@ -242,31 +234,13 @@ def test_relaxed_margins_match_ranged_lps(family, between):
     for k, rho in enumerate(slacks):
         for i, node in enumerate(found.node):
             problem = build_lp(tables, 0, int(node), int(found.target[i]))
-            expected = _relaxed_by_scipy(problem, rho, between)
+            expected = margin_by_scipy(problem, rho, between)
             assert found.margin[k, i] == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert (np.diff(found.margin, axis=0) >= -1e-9).all()
     np.testing.assert_allclose(found.bound, found.margin, atol=1e-9)
     told = str(found)
     assert f"ρ = 0.2: mean γ {found.margin[1].mean():.4g}, reach" in told
     assert ("between groups" in told) == between
-
-
-def _relaxed_by_scipy(problem, rho, between):
-    count = len(problem.terms)
-    limits = np.hstack([-problem.gaps.T, np.ones((len(problem.rivals), 1))])
-    masses = np.hstack([group_rows(problem, count), np.zeros((len(problem.mass), 1))])
-    mass = problem.mass
-    if between:
-        masses, mass = masses.sum(0, keepdims=True), mass.sum(keepdims=True)
-    cost = np.append(np.zeros(count), -1.0)
-    answer = linprog(
-        cost,
-        np.concatenate([limits, masses, -masses]),
-        np.concatenate([problem.fixed, mass * (1 + rho), -mass * (1 - rho)]),
-        bounds=[(0, None)] * count + [(None, None)],
-        method="highs",
-    )
-    return -answer.fun
 
 
 @pytest.mark.parametrize("between", [False, True])

@@ -14,7 +14,7 @@ the oracle's bounds over all of them. Where the two meet it is the nearest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -220,33 +220,31 @@ def closest(highs: Any, problem: Instance, alpha: Floats, margin: float) -> Floa
     need = margin - problem.fixed - alpha @ problem.gaps
     if need.max() <= 0:
         return np.zeros(len(alpha))
-    problem, alpha, size = _in_shares(problem, alpha)
-    solved = _run(highs, problem, alpha, need, *_lengths(problem, need, problem.terms))
-    return None if solved is None else size * solved[0]
-
-
-def _in_shares(problem: Instance, alpha: Floats) -> tuple[Instance, Floats, float]:
-    """The same of a node whose mass is about one, and a power of two that brings λ back: highspy's
-    tolerances would be more than all of a small mass."""
-    size = float(2.0 ** np.round(np.log2(max(problem.mass.sum(), SMALLEST))))
-    shares = replace(problem, gaps=problem.gaps * size, mass=problem.mass / size)
-    return shares, alpha / size, size
+    solved = _run(highs, problem, alpha, need, problem.terms)
+    return None if solved is None else solved[0]
 
 
 def _run(
-    highs: Any, problem: Instance, alpha: Floats, need: Floats, lengths: Floats, unit: float
-) -> tuple[Floats, Floats] | None:
-    """λ − α [K] and w [R]; None where highspy finds no optimum.
+    highs: Any, problem: Instance, alpha: Floats, need: Floats, optimum: Integers
+) -> tuple[Floats, Floats, Floats] | None:
+    """λ − α [K], w [R] and the length that each term's change is measured by, [K]; None where
+    highspy finds no optimum. ``optimum`` holds the terms the oracle uses.
 
     min Σ p over λ = α + p − n: p ≥ 0, 0 ≤ n ≤ α, Σ_g p = Σ_g n, gains ≥ need; p and n are in
     multiples of ``step · unit / lengths``: where little is needed, tolerances are of little.
     """
-    (count, rivals), groups, share = problem.gaps.shape, len(problem.mass), unit / lengths
-    step = float(need.max()) / unit
-    index = np.empty((2 * count, rivals + 1), np.int64)
-    index[:, :rivals] = np.arange(rivals)
-    index[:, rivals] = rivals + np.tile(problem.group, 2)
-    plus = np.concatenate([problem.gaps / lengths[:, None], share[:, None]], axis=1)
+    (count, rivals), groups = problem.gaps.shape, len(problem.mass)
+    # In shares of a mass of about one: highspy's tolerances would be more than all of a small one.
+    size = float(2.0 ** np.round(np.log2(max(problem.mass.sum(), SMALLEST))))
+    gaps, alpha = problem.gaps * size, alpha / size
+    # The unit is what is needed, or the longest message that the oracle uses. Longer ones are
+    # shortened to it, so that a message that nobody uses sets no scale.
+    lengths = np.abs(gaps).max(1)
+    used = float(lengths[np.isin(problem.terms, optimum)].max(initial=0.0))
+    unit = max(used, float(need.max()), SMALLEST)
+    lengths = np.maximum(lengths, unit)
+    share, step = unit / lengths, float(need.max()) / unit
+    plus = np.concatenate([(gaps / lengths[:, None]).T, problem.masses * share])
     pass_lp(
         highs,
         np.concatenate([share, np.zeros(count)]),
@@ -254,11 +252,7 @@ def _run(
         np.concatenate([np.full(count, np.inf), alpha / (step * share)]),
         np.concatenate([need / (step * unit), np.zeros(groups)]),
         np.concatenate([np.full(rivals, np.inf), np.zeros(groups)]),
-        (
-            np.arange(2 * count + 1) * (rivals + 1),
-            index.ravel(),
-            np.concatenate([plus, -plus]).ravel(),
-        ),
+        np.concatenate([plus, -plus], axis=1),
     )
     highs.run()
     if status_of(highs) != "Optimal":
@@ -266,25 +260,15 @@ def _run(
     solution = highs.getSolution()
     values = np.array(solution.col_value)
     change = (values[:count] - values[count:]) * step * share
-    return change, np.array(solution.row_dual)[:rivals].clip(min=0.0) / unit
+    duals = np.array(solution.row_dual)[:rivals].clip(min=0.0) / unit
+    return size * change, size * duals, lengths
 
 
 def moved_bound(problem: Instance, alpha: Floats, need: Floats, duals: Floats) -> float:
     """The lower bound on moved mass that w ≥ 0 [R] proves; ``need`` [R] is b."""
     scores = problem.gaps @ duals
-    best = np.full(len(problem.mass), -np.inf)
-    np.maximum.at(best, problem.group, scores)
-    return float(duals @ need + (alpha * np.minimum(0.0, scores - best[problem.group] + 1)).sum())
-
-
-def _lengths(problem: Instance, need: Floats, optimum: Integers) -> tuple[Floats, float]:
-    """What each term's change is measured by, [K], and the unit: what is needed, or the longest
-    message that the oracle uses. Longer ones are shortened to it, so that a message that nobody
-    uses sets no scale."""
-    sizes = np.abs(problem.gaps).max(1)
-    used = float(sizes[np.isin(problem.terms, optimum)].max(initial=0.0))
-    unit = max(used, float(need.max()), SMALLEST)
-    return np.maximum(sizes, unit), unit
+    behind = scores - problem.best(scores)[problem.group]
+    return float(duals @ need + (alpha * np.minimum(0.0, behind + 1)).sum())
 
 
 def _settled(
@@ -295,12 +279,10 @@ def _settled(
     None unless λ is admissible and reaches the margin, and its bound is near, beside the mass;
     ``proved`` says whether it is near beside what moves.
     """
-    problem, alpha, size = _in_shares(problem, alpha)
-    lengths, unit = _lengths(problem, need, optimum)
-    solved = _run(highs, problem, alpha, need, lengths, unit)
+    solved = _run(highs, problem, alpha, need, optimum)
     if solved is None:
         return None
-    change, duals = solved
+    change, duals, lengths = solved
     mass = problem.mass
     # highspy leaves rounding behind; against a huge gap even that may matter.
     steps = np.abs(change) * lengths
@@ -310,8 +292,8 @@ def _settled(
     change = np.where(gone, -alpha, change)
     moved, lam = float(np.abs(change).sum() / 2), alpha + change
     # Any w proves a bound: where little moves, one that is surely dual feasible may prove more.
-    duals = max((duals, SURE * duals), key=lambda w: moved_bound(problem, alpha, need, w))
-    bound = moved_bound(problem, alpha, need, duals)
+    proofs = [(moved_bound(problem, alpha, need, w), w) for w in (duals, SURE * duals)]
+    bound, duals = max(proofs, key=lambda proof: proof[0])
     reached = problem.fixed + lam @ problem.gaps
     sizes = np.abs(problem.fixed) + np.abs(lam) @ np.abs(problem.gaps)
     sums = np.bincount(problem.group, lam, len(mass))
@@ -323,7 +305,7 @@ def _settled(
         # Both ends of the gap are sums over all terms, each with an error of its own.
         and moved - bound <= 10 * SETTLED * mass.sum()
     )
-    return (size * moved, size * bound, size * change, size * duals) if settled else None
+    return (moved, bound, change, duals) if settled else None
 
 
 # Behind a head ------------------------------------------------------------------------------------

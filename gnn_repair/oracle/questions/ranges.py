@@ -22,14 +22,7 @@ from gnn_repair.oracle.certificate import ROUNDING, Verification
 from gnn_repair.oracle.heads.solve import to_cpu
 from gnn_repair.oracle.lps import check_threads
 from gnn_repair.oracle.problems import Floats, Problems, pose_label_problems, require_exposure
-from gnn_repair.oracle.solution import (
-    OutputPart,
-    Solution,
-    from_file,
-    replace_answers,
-    to_file,
-    upgrade_file,
-)
+from gnn_repair.oracle.solution import OutputPart, Solution, from_file, replace_answers, to_file
 from gnn_repair.oracle.solver import join_parts, name_links, restore_order, solve_labels, solve_part
 from gnn_repair.oracle.witness import about, within
 
@@ -225,7 +218,7 @@ def _read_end(
     start = f"{end}/"
     own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
     frozen = own.pop("frozen", torch.empty(0)).numpy()
-    solution = from_file(*((words, own) if "outputs" in words else upgrade_file(words, own)))
+    solution = from_file(words, own)
     fits = frozen.shape == solution.margin.shape and frozen.dtype == np.float64
     if not fits or not np.isfinite(frozen).all():
         raise InputError("frozen does not fit the ends")

@@ -8,7 +8,6 @@ and our own solver and its certificates serve unchanged.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pieces import require_outputs
@@ -146,14 +146,12 @@ def relaxed_margins(
 def _carry(slack: Floats, margin: Floats, bound: Floats, verdict: NDArray[np.str_]) -> None:
     """The set of admissible λ grows with ρ: what wins within a part of it wins in the whole, and
     what the whole excludes no part allows."""
-    order = np.argsort(slack, kind="stable")
-    for less, more in itertools.pairwise(order):
-        better = margin[less] > margin[more]
-        margin[more] = np.where(better, margin[less], margin[more])
-        verdict[more] = np.where((verdict[less] == CAN), CAN, verdict[more])
-    for less, more in list(itertools.pairwise(order))[::-1]:
-        bound[less] = np.minimum(bound[less], bound[more])
-        verdict[less] = np.where(verdict[more] == CANNOT, CANNOT, verdict[less])
+    up = np.argsort(slack, kind="stable")
+    down = up[::-1]
+    margin[up], bound[down] = np.fmax.accumulate(margin[up]), np.fmin.accumulate(bound[down])
+    for order, word in ((up, CAN), (down, CANNOT)):
+        carried = np.logical_or.accumulate(verdict[order] == word)
+        verdict[order] = np.where(carried, word, verdict[order])
 
 
 def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
@@ -198,9 +196,7 @@ def _with_slack(exposure: Exposure, slack: float) -> tuple[Exposure, Tensor]:
     # (1−ρ)α on firm terms, ρα on loose ones and ρm on null terms, so that logits stay.
     alpha = exposure.coefficients.double()[:, behind.clamp(min=0)]
     share = torch.where(null, exposure.mass.flatten(1)[:, old], alpha)
-    rows = torch.cat([exposure.rows, exposure.rows.new_tensor([exposure.contributions.shape[1]])])
-    table, messages = exposure.contributions, exposure.messages
-    last_message = exposure.message_rows.new_full((1,), messages.shape[1])
+    rows = pad(exposure.rows, (0, 1), value=exposure.contributions.shape[1])
     relaxed = replace(
         exposure,
         groups=tuple(
@@ -211,10 +207,10 @@ def _with_slack(exposure: Exposure, slack: float) -> tuple[Exposure, Tensor]:
         segments=segments,
         rows=rows[behind],
         coefficients=torch.where(firm, share * (1 - slack), share * slack),
-        contributions=torch.cat([table, table.new_zeros(table.shape[0], 1, table.shape[2])], dim=1),
-        messages=torch.cat([messages, messages.new_zeros(len(messages), 1, messages.shape[2])], 1),
-        message_rows=torch.cat([exposure.message_rows, last_message]),
-        sources=torch.cat([exposure.sources, exposure.sources.new_full((1,), -1)]),
+        contributions=pad(exposure.contributions, (0, 0, 0, 1)),
+        messages=pad(exposure.messages, (0, 0, 0, 1)),
+        message_rows=pad(exposure.message_rows, (0, 1), value=exposure.messages.shape[1]),
+        sources=pad(exposure.sources, (0, 1), value=-1),
         residual=None,
     )
     return relaxed, behind

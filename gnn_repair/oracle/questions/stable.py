@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 QUESTIONS = 1 << 16
 """Asked together: with some hundred terms each, the copies of their rows take 50 MB."""
-WORD = f"U{max(len(word) for word in (CAN, CANNOT, UNDECIDED))}"
-"""NumPy cuts texts to the first one's length unless told."""
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter: nobody would name it as a reason."""
 
@@ -187,7 +185,7 @@ def stable_evidence(
 
 
 def _named(
-    solution: Solution, i: int, terms: Integers, sources: Any, **found: Any
+    solution: Solution, i: int, terms: Integers, sources: Any, **fields: Any
 ) -> StableEvidence:
     """The answer to question i about the node's terms and who sent them, [K] each."""
     return StableEvidence(
@@ -199,7 +197,7 @@ def _named(
         sources=solution.named(sources.astype(np.int64)),
         names=solution.names,
         scope=solution.scope,
-        **found,
+        **fields,
     )
 
 
@@ -214,10 +212,8 @@ def _ranges(
     )
     mass = problem.mass[problem.group]
     scores = problem.gaps @ weights
-    best = np.full(len(problem.mass), -np.inf)
-    np.maximum.at(best, problem.group, scores)
     # By weak duality λ_a (best − s_a) ≤ ε: a term far from tight needs no LP to be ruled out.
-    deficit = best[problem.group] - scores
+    deficit = problem.best(scores)[problem.group] - scores
     capped = np.minimum(mass, 2 * epsilon / np.maximum(deficit, 1e-300))
     low, high = np.zeros(len(mass)), capped.copy()
     for a in range(len(mass)):
@@ -250,27 +246,27 @@ def _needed_terms(
     solution = solve(exposure, target, nodes)
     ends = exposure.segments[:: exposure.num_groups].numpy()
     begin, end = ends[solution.recipient], ends[solution.recipient + 1]
-    without = [np.full(last - first, CAN, WORD) for first, last in zip(begin, end, strict=True)]
-    used = solution.in_use(exposure.mass)
+    verdict, used = solution.verdict, solution.in_use(exposure.mass)
+    # What cannot with all terms cannot with fewer; where that is not known, nothing is. (NumPy cuts
+    # texts to the first one's length unless told.)
+    counts = zip(end - begin, verdict, strict=True)
+    without = [np.full(count, word, verdict.dtype) for count, word in counts]
     asked: dict[int, list[tuple[int, int]]] = {}
-    for i, node in enumerate(solution.node.tolist()):
+    for i in np.flatnonzero(verdict == CAN).tolist():
         single, shared = _used(exposure, solution, used, i)
         without[i][single - begin[i]] = CANNOT
-        asked.setdefault(node, []).extend((i, term) for term in shared.tolist())
+        asked.setdefault(solution.node[i], []).extend((i, term) for term in shared.tolist())
     for one_per_node in zip_longest(*asked.values()):
         chosen, dropped = np.array([pair for pair in one_per_node if pair]).T
         answers = _solve_without(exposure, solution, chosen, dropped)
         for i, term, answer in zip(chosen, dropped, answers, strict=True):
             without[i][term - begin[i]] = answer
-    rows, sources = exposure.rows.numpy(), exposure.sources.numpy()
-    found = list[StableEvidence]()
-    for i, verdict in enumerate(map(str, solution.verdict)):
-        if verdict != CAN:  # what cannot with all terms cannot with fewer; else nothing is known
-            without[i] = np.full(len(without[i]), verdict, WORD)
-        terms = np.arange(begin[i], end[i])
-        own = {"verdict": verdict, "without": without[i]}
-        found.append(_named(solution, i, terms, sources[rows[terms]], **own))
-    return tuple(found)
+    sources = exposure.sources[exposure.rows.long()].numpy()
+    terms = [np.arange(first, last) for first, last in zip(begin, end, strict=True)]
+    return tuple(
+        _named(solution, i, term, sources[term], verdict=str(verdict[i]), without=without[i])
+        for i, term in enumerate(terms)
+    )
 
 
 def _used(
@@ -280,8 +276,6 @@ def _used(
     groups, position = exposure.num_groups, int(solution.recipient[i])
     ends = exposure.segments[position * groups : (position + 1) * groups + 1].numpy()
     single = ends[:-1][np.diff(ends) == 1]
-    if solution.verdict[i] != CAN:
-        return single, np.empty(0, np.int64)
     part = slice(solution.indptr[i], solution.indptr[i + 1])
     return single, np.setdiff1d(solution.terms[part][used[part]], single)
 
@@ -316,10 +310,12 @@ def without_terms(exposure: Exposure, dropped: Tensor) -> Exposure:
     left = alpha.new_zeros(count).index_add_(0, owner, alpha)
     scaled = alpha * (mixture.mass[0].reshape(-1) / left.clamp(min=1e-300))[owner]
     lengths = torch.bincount(owner, minlength=count)
-    rows, frozen = mixture.rows[kept], mixture.fixed_logits.clone()
-    to = mixture.recipients[owner // mixture.num_groups]
+    rows, recipients = mixture.rows[kept], mixture.recipients
+    frozen, logits = mixture.fixed_logits.clone(), exposure.frozen_logits.clone()
     sent = scaled.unsqueeze(1) * mixture.contributions[0, rows.long()]
-    frozen[0].index_add_(0, to, sent)
+    frozen[0].index_add_(0, recipients[owner // mixture.num_groups], sent)
+    assert exposure.head is not None
+    logits[0, recipients] = exposure.head(frozen[0, recipients], recipients).detach()
     pieces = replace(
         mixture,
         segments=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
@@ -327,11 +323,6 @@ def without_terms(exposure: Exposure, dropped: Tensor) -> Exposure:
         coefficients=scaled.unsqueeze(0),
         frozen_logits=frozen,
     )
-    logits = exposure.frozen_logits.clone()
-    assert exposure.head is not None
-    logits[0, pieces.recipients] = exposure.head(
-        frozen[0, pieces.recipients], pieces.recipients
-    ).detach()
     replay = remap_replay(exposure, kept.nonzero().view(-1))
     return pieces.with_head(exposure.head, logits, exposure.residual, replay)
 
@@ -368,7 +359,7 @@ def source_ranking(
             "a model with a head is not asked again source by source here; "
             "gr.stable_evidence(exposure, y) says which terms it needs"
         )
-    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    owner = solution.owner
     used = solution.in_use(exposure.mass.cpu()) & solution.reachable[owner]
     alpha = exposure.coefficients.cpu().numpy()
     member = np.minimum(solution.member[owner], len(alpha) - 1)
@@ -391,9 +382,8 @@ def source_ranking(
         alone=("alone", "sum"),
     )
     ranked = ranked.reset_index().sort_values(
-        ["witnesses", "gained", "source"], ascending=[False, False, True]
+        ["witnesses", "gained", "source"], ascending=[False, False, True], ignore_index=True
     )
-    ranked = ranked.reset_index(drop=True)
     if indispensable:
         answers = without_each_source(solution, exposure)
         counts = {"needed": answers["verdict"] == CANNOT, "unsure": answers["verdict"] == UNDECIDED}
@@ -415,23 +405,20 @@ def without_each_source(solution: Solution, exposure: Exposure) -> pd.DataFrame:
     import pandas as pd
 
     tables = Tables.from_exposure(exposure)
-    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    owner = solution.owner
     used = solution.in_use(tables.mass) & solution.reachable[owner] & (solution.sources >= 0)
     lp, source = np.unique(np.stack([owner[used], solution.sources[used]]), axis=1)
-    margins, verdicts_ = [np.empty(0)], [np.empty(0, str)]
-    for first in range(0, len(lp), QUESTIONS):
-        part = slice(first, first + QUESTIONS)
-        margin, verdict = _asked(tables, solution, lp[part], source[part])
-        margins.append(margin)
-        verdicts_.append(verdict)
+    parts = [slice(first, first + QUESTIONS) for first in range(0, max(1, len(lp)), QUESTIONS)]
+    answers = [_asked(tables, solution, lp[part], source[part]) for part in parts]
+    margins, verdicts = (np.concatenate(arrays) for arrays in zip(*answers, strict=True))
     return pd.DataFrame(
         {
             "member": solution.member[lp],
             "node": solution.named(solution.node[lp]),
             "class": solution.target[lp],
             "source": solution.named(source),
-            "margin": np.concatenate(margins),
-            "verdict": np.concatenate(verdicts_),
+            "margin": margins,
+            "verdict": verdicts,
         }
     )
 

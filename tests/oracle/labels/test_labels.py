@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, SAGEConv
@@ -18,8 +17,10 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import f1_from
 from gnn_repair.oracle import Solution, ValueRange, solver
+from gnn_repair.oracle.problems import Tables, build_lp
 from gnn_repair.oracle.questions.joint import jointly
 from tests.helpers.oracle.label_cases import corners, random_exposure
+from tests.helpers.oracle.oracle_scipy import margin_by_scipy
 
 # Closed forms against every corner of the polytope, and certificates that notice.
 
@@ -267,25 +268,15 @@ def two_headed(bent):
     return exposed(lambda: nn.Sequential(*last), conv=two_heads), y
 
 
-def best_by_linprog(exposure, y, node: int, limit: float = 0.0) -> float:
+def best_by_scipy(exposure, y, node: int, limit: float = 0.0) -> float:
     """max t: ±(z_k(λ) − θ) ≥ t for all known k, λ ≥ 0 of the groups' masses."""
-    place = int((exposure.recipients == node).nonzero())
-    groups = exposure.num_groups
-    cuts = exposure.segments[place * groups : (place + 1) * groups + 1].tolist()
-    terms = range(cuts[0], cuts[-1])
-    table = exposure.contributions[0, exposure.rows[list(terms)].long()].numpy()
-    known = ~torch.isnan(y[node])
-    sign = (2 * y[node][known] - 1).numpy()
-    table, fixed = table[:, known.numpy()], exposure.fixed_logits[0, node][known].numpy()
-    upper = np.hstack([-(table * sign).T, np.ones((len(sign), 1))])
-    present = [g for g in range(groups) if cuts[g + 1] > cuts[g]]
-    equal = np.zeros((len(present), len(terms) + 1))
-    for i, g in enumerate(present):
-        equal[i, cuts[g] - cuts[0] : cuts[g + 1] - cuts[0]] = 1
-    mass = exposure.mass[0, place].numpy()[present]
-    cost = np.append(np.zeros(len(terms)), -1.0)
-    bounds = [(0, None)] * len(terms) + [(None, None)]
-    return -linprog(cost, upper, sign * (fixed - limit), equal, mass, bounds=bounds).fun
+    place, labels = int((exposure.recipients == node).nonzero()), ~y[node].isnan()
+    problem = build_lp(Tables.from_exposure(exposure), 0, place, 0)
+    sign = (2 * y[node][labels] - 1).numpy()
+    table = exposure.contributions[0, exposure.rows[problem.terms].long()][:, labels].numpy()
+    fixed = exposure.fixed_logits[0, node][labels].numpy() - limit
+    numbers = {"gaps": sign * table, "fixed": sign * fixed, "rivals": np.flatnonzero(labels)}
+    return margin_by_scipy(replace(problem, **numbers))
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.3])
@@ -308,7 +299,7 @@ def test_the_joint_margin_is_that_of_another_solver(unknown: bool, limit: float)
         if not known.any():
             assert margin == pytest.approx(1.0)
             continue
-        assert margin == pytest.approx(best_by_linprog(exposure, y, node, limit), abs=1e-9)
+        assert margin == pytest.approx(best_by_scipy(exposure, y, node, limit), abs=1e-9)
         # No label does better with all than by itself.
         assert margin <= alone.margin[alone.node == node].min() + 1e-9
         assert bool(wins[node]) == bool(right[node][known].all())
