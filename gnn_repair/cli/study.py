@@ -42,7 +42,7 @@ from gnn_repair.cli.options import (
 )
 from gnn_repair.errors import InputError
 from gnn_repair.published import TITLES, count_of
-from gnn_repair.results.averages import Entry, Sheet, Table, without_published, without_spread
+from gnn_repair.results.averages import Entry, Sheet, Table, trimmed
 from gnn_repair.results.records import all_runs
 from gnn_repair.results.rendering import (
     RENDERERS,
@@ -50,7 +50,6 @@ from gnn_repair.results.rendering import (
     own_text,
     paper_parts,
     remark,
-    usual_count,
 )
 from gnn_repair.results.store import PAPER_BACKBONES, PAPER_DATASETS, Store, make_plan, open_results
 from gnn_repair.results.store import merge as merge_stores
@@ -221,10 +220,8 @@ def tables(
     if not records:
         raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
     tables = make_tables(records, names or None)
-    if not published:
-        tables = [without_published(table) for table in tables]
-    if not (format is not TableFormat.latex if spread is None else spread):
-        tables = [without_spread(table) for table in tables]
+    spread = format is not TableFormat.latex if spread is None else spread
+    tables = [trimmed(table, published, spread) for table in tables]
     if format is TableFormat.table:
         print_tables(tables)
     else:
@@ -333,7 +330,6 @@ def print_tables(tables: Iterable[Table]) -> None:
 
 
 def _grid(sheet: Sheet) -> Grid:
-    usual = usual_count(sheet)
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     grid.add_column(sheet.corner, no_wrap=True)
     for place, column in enumerate(sheet.columns):
@@ -342,7 +338,7 @@ def _grid(sheet: Sheet) -> Grid:
     for name, row in sheet.rows.items():
         if name == "average":
             grid.add_section()
-        grid.add_row(TITLES.get(name, name), *(_text(entry, usual) for entry in row))
+        grid.add_row(TITLES.get(name, name), *(_text(entry, sheet.splits) for entry in row))
     return grid
 
 
