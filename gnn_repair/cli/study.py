@@ -42,6 +42,7 @@ from gnn_repair.cli.options import (
 )
 from gnn_repair.errors import InputError
 from gnn_repair.published import TITLES, count_of
+from gnn_repair.results import store as stores
 from gnn_repair.results.averages import Entry, Sheet, Table, trimmed
 from gnn_repair.results.records import all_runs
 from gnn_repair.results.rendering import (
@@ -52,8 +53,6 @@ from gnn_repair.results.rendering import (
     remark,
 )
 from gnn_repair.results.store import PAPER_BACKBONES, PAPER_DATASETS, Store, make_plan, open_results
-from gnn_repair.results.store import merge as merge_stores
-from gnn_repair.results.store import pack as pack_store
 from gnn_repair.results.tables import TABLES, make_tables
 
 if TYPE_CHECKING:
@@ -235,10 +234,8 @@ def export(
     digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
-    from gnn_repair.results.frame import export_results
-
     check_outputs((file, TABLE if file.suffix == ".csv" else b"PAR1"), beside=(store,))
-    typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
+    typer.echo(f"{stores.export_results(store, file, digest)} rows written to {file}")
 
 
 @app.command()
@@ -249,7 +246,7 @@ def pack(
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
     check_outputs((file, PACKED), beside=(store,))
-    typer.echo(f"{pack_store(store, file, digest)} runs packed into {file}")
+    typer.echo(f"{stores.pack(store, file, digest)} runs packed into {file}")
 
 
 @app.command()
@@ -261,7 +258,7 @@ def merge(
 
     What the store has already stays.
     """
-    merged = merge_stores(sources, store)
+    merged = stores.merge(sources, store)
     typer.echo(
         f"{merged.added} runs added to {store}, {merged.united} got further methods, "
         f"{merged.same} were there already, {len(merged.kept)} differ from what was there and "

@@ -212,7 +212,7 @@ def _caption(table: Table, sheets: list[Sheet]) -> str:
     title = table.title if len(sheets) > 1 else f"{table.title}: {sheets[0].title}"
     remarks: dict[str, list[str]] = {}
     for letter, sheet in zip(ascii_lowercase, sheets, strict=False):
-        for part in remark_parts(sheet, "in parentheses", difference=False):
+        for part in remark_parts(sheet, difference=False):
             remarks.setdefault(part, []).append(letter)
     parts = [
         (f"{', '.join(f'({letter})' for letter in who)} " * (len(who) < len(sheets)) + part)
