@@ -135,11 +135,11 @@ def _devices() -> Observation:
 def _kernels() -> Observation:
     from gnn_repair.kernels.cpu import mix_rows
 
-    place = getattr(mix_rows._cache, "cache_path", None)
-    if place is None:
+    folder = getattr(mix_rows._cache, "cache_path", None)
+    if folder is None:
         advice = "set NUMBA_CACHE_DIR to a folder that can be written"
         return Observation("kernels", "compiled anew in every process", advice)
-    return Observation("kernels", f"kept beside their sources, such as in {place}")
+    return Observation("kernels", f"kept beside their sources, such as in {folder}")
 
 
 def _data(root: str | None) -> Observation:
@@ -155,9 +155,9 @@ def _data(root: str | None) -> Observation:
 
 def _one_lp() -> Observation:
     """An LP whose answer is known: two messages that each help against one rival."""
-    answer, known = float(_solved()[1].margin[0]), 0.5
-    wrong = "the oracle is wrong here; report this line" if abs(answer - known) > ROUNDING else None
-    return Observation("one LP", f"margin {answer!r}, known to be {known!r}", wrong)
+    answer, right = float(_solved()[1].margin[0]), 0.5
+    wrong = "the oracle is wrong here; report this line" if abs(answer - right) > ROUNDING else None
+    return Observation("one LP", f"margin {answer!r}, known to be {right!r}", wrong)
 
 
 def _one_certificate() -> Observation:

@@ -156,8 +156,8 @@ def status(
     models = map(user_code.short_name, _names(backbones, PAPER_BACKBONES))
     runs = all_runs(graphs, models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
-    there = as_path(store).exists()
-    held = open_results(store) if there else Store(store)
+    exists = as_path(store).exists()
+    held = open_results(store) if exists else Store(store)
     if not (protocol or set_) and len(held.digests()) == 1:
         settings = held.protocol()
     plan = make_plan(held, settings, runs, _methods(methods))
@@ -171,7 +171,7 @@ def status(
         row[kind] += 1
         row["error"] = plan.failed.get(run, row["error"])
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
-    where = f"{store}, protocol" if there else f"{store} (not there yet), protocol"
+    where = f"{store}, protocol" if exists else f"{store} (not there yet), protocol"
     title = f"{where} {settings.digest}: {counts} of {plan.total} runs"
     if (others := held.digests()) and settings.digest not in others:
         title += f"; it holds other settings only: protocol {', '.join(others)}"
@@ -329,8 +329,8 @@ def print_tables(tables: Iterable[Table]) -> None:
 def _grid(sheet: Sheet) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     grid.add_column(sheet.corner, no_wrap=True)
-    for place, column in enumerate(sheet.columns):
-        words = any(isinstance(row[place], str) and row[place] for row in sheet.rows.values())
+    for position, column in enumerate(sheet.columns):
+        words = any(isinstance(row[position], str) and row[position] for row in sheet.rows.values())
         grid.add_column(column, justify="left" if words else "right", no_wrap=True)
     for name, row in sheet.rows.items():
         if name == "average":

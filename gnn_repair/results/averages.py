@@ -61,10 +61,8 @@ class Kind:
     """The share not excluded in one run, where that may be larger than the value."""
     published: str = ""
     """The published table, if there is one."""
-    tolerance: float = 0.0
-    """For a case."""
-    macro_tolerance: float = 0.0
-    """For the average over all cases."""
+    tolerances: tuple[float, float] = (0.0, 0.0)
+    """For a case, and for the average over all cases."""
     digits: int = 1
     signed: bool = False
 
@@ -91,7 +89,7 @@ def ratio(part: float, total: float) -> float:
 
 def accuracy(method: str) -> Kind:
     """Test accuracy in per cent, of a method or of the frozen model."""
-    return quantity(method, "test", published=method, tolerance=1.5, macro_tolerance=0.5)
+    return quantity(method, "test", published=method, tolerances=(1.5, 0.5))
 
 
 # Over splits, over cases --------------------------------------------------------------------------
@@ -114,7 +112,7 @@ def case_figures(records: Iterable[RunRecord], kind: Kind) -> dict[Address, Figu
             deviation=statistics.stdev(values) if len(values) > 1 else nan,
             count=len(values),
             digits=kind.digits,
-            tolerance=kind.tolerance,
+            tolerance=kind.tolerances[0],
             signed=kind.signed,
             upper=nan if values == uppers else _mean(uppers),
         )
@@ -269,11 +267,11 @@ def panel(
         entries = [cells.get(address, Figure(nan, digits=kind.digits)) for address in line]
         rows[backbone] = (*entries, average(cells, line, kind.digits))
     columns = [[(backbone, dataset) for backbone in backbones] for dataset in datasets]
-    macro = replace(average(cells, chain(*columns), kind.digits, kind.macro_tolerance), best=best)
+    macro = replace(average(cells, chain(*columns), kind.digits, kind.tolerances[1]), best=best)
     rows["average"] = (*(average(cells, column, kind.digits) for column in columns), macro)
     figures = [figure for figure in cells.values() if not isnan(figure.difference)]
     within = f"{sum(not f.outside for f in figures)} of {count_of(len(figures), 'case')}"
-    summary = f"{within} within {kind.tolerance:g} of the published value"
+    summary = f"{within} within {kind.tolerances[0]:g} of the published value"
     return Sheet(title, "backbone", (*datasets, "average"), rows, summary if figures else "")
 
 

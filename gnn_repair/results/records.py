@@ -14,7 +14,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def check_name(name: str, kind: str) -> str:
     return name
 
 
-def all_runs(datasets: Iterable[str], backbones: Iterable[str], splits: Sequence[int]) -> list[Run]:
+def all_runs(datasets: Iterable[str], backbones: Iterable[str], splits: Iterable[int]) -> list[Run]:
     """The grid, in the order in which it is run."""
     names = [check_name(name, "backbone") for name in backbones]
     graphs = [check_name(name, "dataset") for name in datasets]
@@ -106,14 +106,14 @@ def check_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
     Unless given, those that run by default: not the ladder and its controls, which cost more than
     all others together.
     """
-    known = (ORACLE, *METHODS)
+    available = (ORACLE, *METHODS)
     wanted = [ORACLE, *(name for name, method in METHODS.items() if method.by_default)]
     if names is not None:
-        wanted = as_list("methods", names, f"a list of names, of {', '.join(known)}")
+        wanted = as_list("methods", names, f"a list of names, of {', '.join(available)}")
     for name in wanted:
-        if name not in known:
-            raise InputError(f"unknown method {name!r:.80}; {suggestion(str(name), known)}")
-    return tuple(name for name in known if name in wanted)
+        if name not in available:
+            raise InputError(f"unknown method {name!r:.80}; {suggestion(str(name), available)}")
+    return tuple(name for name in available if name in wanted)
 
 
 # What a result depends on -------------------------------------------------------------------------

@@ -107,8 +107,8 @@ def _markdown(entry: Entry, usual: int) -> str:
     if isinstance(entry, str):
         # A bar would end the cell.
         return entry.replace("|", "\\|")
-    own, paper = own_text(entry, usual), paper_text(entry)
-    return (f"**{own}**" if entry.best else own) + paper + " !" * entry.outside
+    ours, paper = own_text(entry, usual), paper_text(entry)
+    return (f"**{ours}**" if entry.best else ours) + paper + " !" * entry.outside
 
 
 def paper_text(figure: Figure) -> str:
@@ -123,8 +123,8 @@ def facts(tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
         for sheet in table.sheets:
             for name, row in sheet.rows.items():
                 for column, entry in zip(sheet.columns, row, strict=True):
-                    place = (table.name, sheet.title, name, column)
-                    yield dict(zip(FIELDS[:4], place, strict=True)) | _fact(entry)
+                    address = (table.name, sheet.title, name, column)
+                    yield dict(zip(FIELDS[:4], address, strict=True)) | _fact(entry)
 
 
 def _fact(entry: Entry) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def latex(tables: Iterable[Table]) -> str:
     floats = ["% needs \\usepackage{booktabs}"]
     for table in tables:
         grouped = groupby(table.sheets, key=lambda sheet: (sheet.corner, sheet.columns))
-        for place, (_, sheets) in enumerate(grouped, start=1):
-            label = f"tab:{table.name}" + (f"-{place}" if place > 1 else "")
+        for number, (_, sheets) in enumerate(grouped, start=1):
+            label = f"tab:{table.name}" + (f"-{number}" if number > 1 else "")
             floats.append(_float(table, list(sheets), label))
     return "\n".join(floats)
 
@@ -200,10 +200,10 @@ def _float(table: Table, sheets: list[Sheet], label: str) -> str:
         rf"\begin{{tabular}}{{@{{}}l{_columns(first)}@{{}}}}",
         r"\toprule",
     ]
-    for place, sheet in enumerate(sheets):
-        if place:
+    for position, sheet in enumerate(sheets):
+        if position:
             lines.append(r"\midrule")
-        lines += _panel(sheet, "" if alone else ascii_lowercase[place])
+        lines += _panel(sheet, "" if alone else ascii_lowercase[position])
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 

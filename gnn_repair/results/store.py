@@ -120,8 +120,8 @@ class ResultsSource(ABC):
             digest = held[0] if len(held) == 1 else PAPER.digest
         if digest in held:
             return digest
-        there = f"it has {', '.join(held[:5])}" if held else "run a study first"
-        raise InputError(f"{self.root} holds no result of protocol {digest!s:.80}; {there}")
+        holding = f"it has {', '.join(held[:5])}" if held else "run a study first"
+        raise InputError(f"{self.root} holds no result of protocol {digest!s:.80}; {holding}")
 
     def protocol(self, digest: str | None = None) -> Protocol:
         """The protocol whose results are here; ``digest`` chooses among several."""
@@ -422,10 +422,10 @@ def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int
     """Write the results of a store as one file; how many records it holds."""
     target, held = check_target(path), open_results(source)
     digests = held.digests() if digest is None else [held.resolve(digest)]
-    records = [record.as_json() for one in digests for record in held.records(one)]
+    records = [record.as_json() for protocol in digests for record in held.records(protocol)]
     if not records:
         raise InputError(f"{source} holds no result to pack; run a study first")
-    protocols = {one: held.settings(one) for one in digests}
+    protocols = {protocol: held.settings(protocol) for protocol in digests}
     header = {"format": PACKED_FORMAT, "version": 1}
     header |= {"records": len(records), "protocols": protocols}
     with (
@@ -463,21 +463,21 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> MergeReport:
         for digest in held.digests():
             target.begin(held.protocol(digest))
             for record in map(partial(_with_models, held), held.records(digest)):
-                there = target.get(digest, record.run)
-                if there is None:
+                stored = target.get(digest, record.run)
+                if stored is None:
                     target.put(record)
                     added += 1
                     continue
-                further = record.models.keys() - target.models(digest, record.run).keys()
-                whole = there if there == record else unite(there, record)
-                if whole is None:
+                new_models = record.models.keys() - target.models(digest, record.run).keys()
+                united_record = stored if stored == record else unite(stored, record)
+                if united_record is None:
                     kept.append(record.run)
                     continue
-                if whole != there or further:
-                    models = _with_models(target, there).models
-                    target.put(replace(whole, models={**record.models, **models}))
-                same += whole == there
-                united += whole != there
+                if united_record != stored or new_models:
+                    models = _with_models(target, stored).models
+                    target.put(replace(united_record, models={**record.models, **models}))
+                same += united_record == stored
+                united += united_record != stored
     return MergeReport(added, same, tuple(kept), united)
 
 
@@ -612,8 +612,8 @@ def make_plan(
         if record is not None and set(wanted) <= set(held):
             done.append(run)
             continue
-        known = [name for name in held if name in (ORACLE, *METHODS)]
-        todo.append((run, check_methods({*wanted, *known})))
+        evaluated = [name for name in held if name in (ORACLE, *METHODS)]
+        todo.append((run, check_methods({*wanted, *evaluated})))
         error = store.failure(digest, run)
         if error is None:
             missing.append(run)
@@ -636,9 +636,9 @@ def current_methods(record: RunRecord, protocol: Protocol) -> tuple[str, ...]:
 
     A record without keys is of the time before stages had any, when all versions were 1.
     """
-    place = (record.dataset, record.backbone)
-    now = stage_keys(protocol, *place)
-    stored = record.stages or stage_keys(protocol, *place, dict.fromkeys(VERSIONS, 1))
+    case = (record.dataset, record.backbone)
+    now = stage_keys(protocol, *case)
+    stored = record.stages or stage_keys(protocol, *case, dict.fromkeys(VERSIONS, 1))
     if stored.get(FROZEN) != now[FROZEN]:
         return ()
     held = ((ORACLE,) if record.oracle else ()) + tuple(record.methods)

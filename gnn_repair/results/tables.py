@@ -59,14 +59,16 @@ REPAIRS = ("reweighting", "set_translation")
 
 def _exposure_oracle(records: Sequence[RunRecord]) -> list[Sheet]:
     oracle = partial(quantity, ORACLE)
-    reach, support = ({"tolerance": t, "macro_tolerance": m} for t, m in ((2.5, 2.0), (0.15, 0.15)))
+    reach = partial(oracle, tolerances=(2.5, 2.0))
     panels = {
-        "True-class reach (%)": oracle("true_class_reach", published="true_class_reach", **reach),
-        "Error reach (%)": oracle("error_reach", published="error_reach", **reach),
+        "True-class reach (%)": reach("true_class_reach", published="true_class_reach"),
+        "Error reach (%)": reach("error_reach", published="error_reach"),
         "Chance: classes neither true nor predicted, at errors (%)": oracle("chance_reach"),
         "Excess of error reach over chance (points)": oracle("excess", signed=True),
         "Classes that can win, per error": oracle("reachable_classes", 1, digits=2),
-        "Active support": oracle("support", 1, published="support", digits=2, **support),
+        "Active support": oracle(
+            "support", 1, published="support", tolerances=(0.15, 0.15), digits=2
+        ),
     }
     return [panel(title, kind, records) for title, kind in panels.items()]
 
@@ -368,9 +370,7 @@ def _beyond(records: Sequence[RunRecord]) -> list[Sheet]:
     reads = {title: _read_gain(LADDER)}
     reads[f"{title}, without similar nodes"] = _read_gain(LADDER, "test without similar")
     reads |= {f"only {rung.title}": _read_rung_gain(key) for key, rung in RUNGS.items()}
-    for key, method in METHODS.items():
-        if key != LADDER and any(key in record.methods for record in records):
-            reads[method.title] = _read_gain(key)
+    reads |= {method.title: _read_gain(key) for key, method in METHODS.items() if key != LADDER}
     reads["Retrained backbone, its single models"] = _read_gain("retrained_backbone", "test single")
     gains = {name: cells for name, read in reads.items() if (cells := _make_cells(records, read))}
     if title not in gains:

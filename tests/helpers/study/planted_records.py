@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from gnn_repair.methods import METHODS, RUNGS
-from gnn_repair.results.protocol import PAPER
+from gnn_repair.results.protocol import PAPER, Protocol
 from gnn_repair.results.records import Case, RunRecord
+from gnn_repair.results.store import Store
 
 OFFSETS = {"refit_head": -0.01, "node_translation": 0.01, "set_translation": 0.03}
 
@@ -37,6 +40,15 @@ def make_record(
         "environment": {"python": "3"},
     }
     return RunRecord(**planted | changes)
+
+
+def stored(folder: Path, *records: RunRecord, protocol: Protocol = PAPER) -> Store:
+    """A store of these records, each as one of the protocol."""
+    store = Store(folder)
+    store.begin(protocol)
+    for record in records:
+        store.put(replace(record, protocol=protocol.digest))
+    return store
 
 
 def fake_case(shared: Any, case: Case, tell: Any) -> list[Any]:
