@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -313,29 +313,25 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
     """
     nothing: dict[str, int | None] = dict.fromkeys(_FIGURES)
     missing = missing_files(spec, root)
+    files = f"{count_of(len(missing), 'file')} missing"
+    absent = DatasetCheck(spec.name, "missing", nothing, files)
     if missing and not required:
-        return DatasetCheck(
-            spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing"
-        )
+        return absent
     try:
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always", CacheWarning)
             data = load(spec, root)
     except InputError as error:
         if missing:
-            return DatasetCheck(
-                spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing", error
-            )
+            return replace(absent, error=error)
         return DatasetCheck(spec.name, f"differs: {error}", nothing, "differ", error)
     faults = [str(each.message) for each in raised if each.category is CacheWarning]
     differences = [*faults, *compare(spec, data)]
     status = "differs: " + "; ".join(differences) if differences else "ok"
-    hashed = sum(file.sha256 is not None for file in spec.files)
-    verified = f"{hashed} of {len(spec.files)} verified" if hashed else "no published checksum"
-    verified = f"{hashed} verified" if hashed == len(spec.files) else verified
-    return DatasetCheck(
-        spec.name, status, describe(data), verified if spec.files else "none needed"
-    )
+    total, hashed = len(spec.files), sum(file.sha256 is not None for file in spec.files)
+    verified = f"{hashed} of {total} verified" if hashed else "no published checksum"
+    verified = f"{hashed} verified" if hashed == total else verified
+    return DatasetCheck(spec.name, status, describe(data), verified if total else "none needed")
 
 
 def compare(spec: DatasetSpec, data: Data) -> list[str]:

@@ -288,8 +288,7 @@ def parse_record(content: Mapping[str, Any]) -> RunRecord:
     for part in (FROZEN, "methods", "graph", "environment"):
         if not isinstance(content.get(part), dict):
             raise RecordError(f"it has no {part}")
-    _check_scores(FROZEN, content[FROZEN])
-    for name, scores in content["methods"].items():
+    for name, scores in ((FROZEN, content[FROZEN]), *content["methods"].items()):
         if not _KEY.fullmatch(name):
             raise RecordError(f"it names a method {name!r:.60}")
         _check_scores(name, scores)
@@ -314,9 +313,12 @@ def _check_scores(name: str, scores: Any) -> None:
     """Accuracies are shares; everything beside them is a number or missing."""
     _check_numbers(name, scores)
     for part in PARTS:
-        value = scores.get(part)
-        if value is not None and (isinstance(value, bool) or not 0 <= value <= 1):
-            raise RecordError(f"the {part} accuracy of {name} is {value!r:.60}, not a share")
+        _check_share(f"{part} accuracy of {name}", scores.get(part))
+
+
+def _check_share(what: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not 0 <= value <= 1):
+        raise RecordError(f"the {what} is {value!r:.60}, not a share")
 
 
 def _check_oracle(oracle: Any) -> None:
@@ -328,9 +330,7 @@ def _check_oracle(oracle: Any) -> None:
         _check_numbers(f"oracle {name}", inner)
     for part in ("val", "test"):
         for metric in ("true_class_reach", "error_reach", "chance_reach"):
-            share = oracle.get(part, {}).get(metric)
-            if share is not None and not 0 <= share <= 1:
-                raise RecordError(f"the {metric} of {part} is {share!r:.60}, not a share")
+            _check_share(f"{metric} of {part}", oracle.get(part, {}).get(metric))
 
 
 def _check_numbers(name: str, values: Any) -> None:
