@@ -277,7 +277,8 @@ def panel(
 
 def trimmed(table: Table, published: bool, spread: bool) -> Table:
     """The table without published values, or without standard deviations, where that is asked."""
-    changes = ({} if published else {"published": nan}) | ({} if spread else {"deviation": nan})
+    changes: dict[str, Any] = {} if published else {"published": nan}
+    changes |= {} if spread else {"deviation": nan}
     sheets = []
     for sheet in table.sheets:
         kept = [published or not column.startswith("published") for column in sheet.columns]

@@ -21,7 +21,7 @@ def make_record(
 ) -> RunRecord:
     """A record whose frozen test accuracy is ``test``; methods differ from it by ``OFFSETS``."""
     score = {"train": 0.9, "val": test, "best_epoch": 3, "epochs_run": 5, "diverged": False}
-    reach = {"nodes": 10, "reachable": 9, "errors": 2, "reachable_errors": 1}
+    reach: dict[str, Any] = {"nodes": 10, "reachable": 9, "errors": 2, "reachable_errors": 1}
     reach |= {"true_class_reach": 0.9, "error_reach": 0.5, "support": 1.5}
     graph = {"nodes": 20, "entries": 60, "features": 4, "classes": 2}
     planted: dict[str, Any] = {
@@ -63,10 +63,10 @@ def random_records(seed: int) -> list[RunRecord]:
     """Random records of a part of a grid."""
     chance = random.Random(seed)
 
-    def maybe(value, p=0.85):
+    def maybe(value: Any, p: float = 0.85) -> Any:
         return value if chance.random() < p else None
 
-    def share():
+    def share() -> float:
         return chance.randrange(0, 41) / 40  # coarse, so that ties happen
 
     made = []
