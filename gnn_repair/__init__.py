@@ -79,7 +79,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.repair.model import repaired as repaired
     from gnn_repair.reporting import plots as plots
     from gnn_repair.reporting import report as report
-    from gnn_repair.results.frame import read_results as read_results
+    from gnn_repair.results.store import read_results as read_results
     from gnn_repair.study import run_study as run_study
 
 __version__ = "1.0.0"
@@ -101,7 +101,7 @@ _PUBLIC = {
     ),
     "repair.model": "RepairedModel repaired",
     "study": "run_study",
-    "results.frame": "read_results",
+    "results.store": "read_results",
     "reporting": "plots report",
     "errors": "GnnRepairError InputError ExposureRefused",
 }

@@ -31,8 +31,8 @@ _CHOICES = {
 def as_path(path: str | Path) -> Path:
     """``path`` as a :class:`Path` that the system can look up; anything else is rejected."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
-        given = repr(path) if isinstance(path, str) else type(path).__name__
-        raise InputError(f"{given:.80} is no path; give a string or a Path")
+        wrong = repr(path) if isinstance(path, str) else type(path).__name__
+        raise InputError(f"{wrong:.80} is no path; give a string or a Path")
     try:
         Path(path).exists()
     except OSError as error:

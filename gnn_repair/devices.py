@@ -25,15 +25,15 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
 
 def parse_device(device: str | torch.device) -> torch.device:
     """A device that this package runs on, whether or not this machine has it."""
-    known = "use 'auto', 'cpu' or 'cuda'"
+    remedy = "use 'auto', 'cpu' or 'cuda'"
     if not isinstance(device, str | torch.device):
-        raise InputError(f"unknown device {device!r:.60}; {known}")
+        raise InputError(f"unknown device {device!r:.60}; {remedy}")
     try:
         chosen = torch.device(device)
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"unknown device {device!r:.60}; {known}") from error
+        raise InputError(f"unknown device {device!r:.60}; {remedy}") from error
     if chosen.type not in ("cpu", "cuda"):
-        raise InputError(f"device {str(device)!r} is not supported; {known}")
+        raise InputError(f"device {str(device)!r} is not supported; {remedy}")
     return chosen
 
 

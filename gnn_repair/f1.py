@@ -50,12 +50,12 @@ class F1:
 
 def f1_of(predicted: Tensor, truths: Tensor) -> F1:
     """F1 of predictions, bool [n, K], against truths [n, K] (NaN: unknown, left out)."""
-    known = ~truths.isnan()
+    labelled = ~truths.isnan()
     true = truths == 1
     return f1_from(
-        (predicted & true & known).sum(0).tolist(),
-        (predicted & ~true & known).sum(0).tolist(),
-        (~predicted & true & known).sum(0).tolist(),
+        (predicted & true & labelled).sum(0).tolist(),
+        (predicted & ~true & labelled).sum(0).tolist(),
+        (~predicted & true & labelled).sum(0).tolist(),
     )
 
 
@@ -71,9 +71,9 @@ def micro_scores(predicted: Tensor, truths: Tensor, real: Tensor) -> Tensor:
 
     Where nothing is there and nothing is predicted all is right, so it is one.
     """
-    known = real.unsqueeze(2) & ~truths.isnan()
+    labelled = real.unsqueeze(2) & ~truths.isnan()
     true = truths == 1
-    hits = (predicted & true & known).sum((1, 2))
-    wrong = ((predicted != true) & known).sum((1, 2))
+    hits = (predicted & true & labelled).sum((1, 2))
+    wrong = ((predicted != true) & labelled).sum((1, 2))
     total = 2 * hits + wrong
     return torch.where(total > 0, 2 * hits / total.clamp(min=1), 1.0)

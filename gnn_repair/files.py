@@ -189,8 +189,8 @@ def check_fields(values: Any, hints: Mapping[str, Any], what: str) -> dict[str, 
         raise InputError(f"its {what} holds {reprlib.repr(unknown[0])}, which nothing here reads")
     for name, hint in hints.items():
         if not _fits(values[name], hint, name):
-            shown = reprlib.repr(values[name])
-            raise InputError(f"its {name} is {shown}, not {_words(hint)}")
+            text = reprlib.repr(values[name])
+            raise InputError(f"its {name} is {text}, not {_words(hint)}")
     return values
 
 

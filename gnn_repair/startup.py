@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 
 @contextmanager
@@ -26,11 +25,3 @@ def collection_paused() -> Iterator[None]:
             gc.unfreeze()
         if collecting:
             gc.enable()
-
-
-@cache
-def load_numba() -> None:
-    """Load what numba otherwise loads when it first compiles, while no garbage is collected."""
-    from numba.core.registry import cpu_target
-
-    cpu_target.target_context.refresh()

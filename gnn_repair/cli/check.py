@@ -55,8 +55,8 @@ def check(
     kind = _kind(exposure, solution)
     if before is None:
         save_baseline(solution, baseline, chance)
-        beside = "" if chance is None else f", chance {100 * chance:.2f} %"
-        reached = f"reach {_reach(solution)}{beside}"
+        chance_words = "" if chance is None else f", chance {100 * chance:.2f} %"
+        reached = f"reach {_reach(solution)}{chance_words}"
         typer.echo(f"{count_of(len(solution), 'answer')}, {reached}, saved to {baseline}")
         if kind:
             typer.echo(kind)
@@ -113,16 +113,15 @@ def _kind(exposure: Any, solution: Any) -> str:
     )
 
 
-def _show(found: BaselineComparison, format: Format) -> None:
-    rows = found.changes.to_dict("records")
+def _show(comparison: BaselineComparison, format: Format) -> None:
+    rows = comparison.changes.to_dict("records")
     if format is Format.json:
-        emit([{"reach before": found.reach_before, "reach after": found.reach_after,
-               "chance before": found.chance_before, "chance after": found.chance_after,
-               "compared": found.compared, "missing": found.missing, "new": found.new,
-               "broken proofs": None if found.broken is None else len(found.broken),
-               "changes": rows}], format)  # fmt: skip
+        names = "reach_before reach_after chance_before chance_after compared missing new"
+        row = {name.replace("_", " "): getattr(comparison, name) for name in names.split()}
+        broken = None if comparison.broken is None else len(comparison.broken)
+        emit([{**row, "broken proofs": broken, "changes": rows}], format)
         return
-    typer.echo(str(found))
+    typer.echo(str(comparison))
     if rows:
         named = ("member", "node")  # numbers that are names
         emit([{str(k): str(v) if k in named else v for k, v in r.items()} for r in rows[:SHOWN]],

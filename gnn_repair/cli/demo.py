@@ -19,7 +19,7 @@ from gnn_repair.methods import FROZEN, METHODS, title_of
 from gnn_repair.results.protocol import PAPER, Protocol, override
 from gnn_repair.results.records import RunRecord
 from gnn_repair.results.rendering import as_json
-from gnn_repair.results.store import Store
+from gnn_repair.results.store import Store, read_results
 from gnn_repair.results.tables import make_tables
 
 BACKBONE = "gcn"
@@ -52,7 +52,6 @@ def demo(
     It needs no file and no network.
     """
     from gnn_repair.reporting import report_run
-    from gnn_repair.results.frame import read_results
     from gnn_repair.study.case import rerun
 
     check_outputs((page, PAGE), beside=(store,))

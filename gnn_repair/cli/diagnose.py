@@ -71,12 +71,12 @@ def diagnose(
     title = f"Errors, {'nearest' if 'mass_moved' in by else 'those within reach'} first"
     who = frame.columns[: frame.columns.get_loc("true")]
     columns = [*who, *(name for name in COLUMNS if name in frame)]
-    shown: Any = errors[columns].head(SHOWN).astype(object)
+    listed: Any = errors[columns].head(SHOWN).astype(object)
     for name in columns:  # numbers that are names, and shares
         if name in who or name in ("mass_moved", "chance"):
-            shown[name] = shown[name].map(str if name in who else percent, na_action="ignore")
-    if len(shown):
-        cells = shown.astype(object).where(shown.notna(), None)
+            listed[name] = listed[name].map(str if name in who else percent, na_action="ignore")
+    if len(listed):
+        cells = listed.astype(object).where(listed.notna(), None)
         emit(cells.to_dict("records"), format, title)
     if len(errors) > SHOWN:
         typer.echo(f"… and {len(errors) - SHOWN:,} more errors; --csv FILE has every node")

@@ -58,7 +58,7 @@ def doctor(root: RootOption = None, format: FormatOption = Format.table) -> None
 
 def _row(finding: Observation, format: Format) -> dict[str, Any]:
     if format is Format.json:
-        return {"subject": finding.subject, "found": finding.found, "wrong": finding.wrong}
+        return vars(finding)
     words = f"{finding.found}: {finding.wrong}" if finding.wrong else finding.found
     return {"": "✗" if finding.wrong else "✓", "subject": finding.subject, "found": words}
 
@@ -135,11 +135,11 @@ def _devices() -> Observation:
 def _kernels() -> Observation:
     from gnn_repair.kernels.cpu import mix_rows
 
-    place = getattr(mix_rows._cache, "cache_path", None)
-    if place is None:
+    folder = getattr(mix_rows._cache, "cache_path", None)
+    if folder is None:
         advice = "set NUMBA_CACHE_DIR to a folder that can be written"
         return Observation("kernels", "compiled anew in every process", advice)
-    return Observation("kernels", f"kept beside their sources, such as in {place}")
+    return Observation("kernels", f"kept beside their sources, such as in {folder}")
 
 
 def _data(root: str | None) -> Observation:
@@ -155,9 +155,9 @@ def _data(root: str | None) -> Observation:
 
 def _one_lp() -> Observation:
     """An LP whose answer is known: two messages that each help against one rival."""
-    answer, known = float(_solved()[1].margin[0]), 0.5
-    wrong = "the oracle is wrong here; report this line" if abs(answer - known) > ROUNDING else None
-    return Observation("one LP", f"margin {answer!r}, known to be {known!r}", wrong)
+    answer, right = float(_solved()[1].margin[0]), 0.5
+    wrong = "the oracle is wrong here; report this line" if abs(answer - right) > ROUNDING else None
+    return Observation("one LP", f"margin {answer!r}, known to be {right!r}", wrong)
 
 
 def _one_certificate() -> Observation:
@@ -173,24 +173,14 @@ def _one_certificate() -> Observation:
 
 def _solved() -> tuple[Exposure, Solution]:
     import torch
+    from torch_geometric.data import Data
+    from torch_geometric.nn import SimpleConv
 
-    from gnn_repair.exposure import Exposure, Group
+    from gnn_repair.exposure import expose
     from gnn_repair.oracle import solve
 
-    table = torch.tensor([[2, 0, 3], [2, 3, 0], [-9, 0, 0]], dtype=torch.float64)
-    rows = torch.arange(3, dtype=torch.int32)
-    exposure = Exposure(
-        groups=(Group("messages", "a third each", "written down"),),
-        recipients=torch.arange(1),
-        segments=torch.tensor([0, 3]),
-        rows=rows,
-        coefficients=torch.full((1, 3), 1 / 3, dtype=torch.float64),
-        contributions=table[None],
-        fixed_logits=torch.zeros(1, 1, 3, dtype=torch.float64),
-        frozen_logits=table.mean(0)[None, None],
-        state=torch.zeros(1, 1, 1),
-        messages=torch.zeros(1, 3, 1),
-        message_rows=rows,
-        sources=torch.zeros(3, dtype=torch.int32),
-    )
-    return exposure, solve(exposure, torch.tensor([0]))
+    table = [[2, 0, 3], [2, 3, 0], [-9, 0, 0], [0, 0, 0]]
+    edges = torch.tensor([[0, 1, 2], [3, 3, 3]])
+    data = Data(x=torch.tensor(table, dtype=torch.float64), edge_index=edges)
+    exposure = expose(SimpleConv("mean"), data)
+    return exposure, solve(exposure, torch.tensor([-1, -1, -1, 0]))

@@ -170,12 +170,12 @@ def check_outputs(*outputs: tuple[Path | None, bytes], beside: Sequence[Path | N
     for path, beginning in outputs:
         if path is None:
             continue
-        place = check_target(path).resolve()
-        if place in taken:
+        target = check_target(path).resolve()
+        if target in taken:
             raise InputError(f"{path} is named twice; choose another name for one of them")
-        taken.add(place)
-        if place.exists():
-            with place.open("rb") as file:
+        taken.add(target)
+        if target.exists():
+            with target.open("rb") as file:
                 line = file.readline(1000)
             if line and beginning not in line:
                 raise InputError(

@@ -21,7 +21,7 @@ from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import METHODS
 from gnn_repair.published import TITLES
 from gnn_repair.results.protocol import PAPER, Protocol
-from gnn_repair.results.store import ResultsSource, open_results
+from gnn_repair.results.store import ResultsSource, open_results, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,8 +182,6 @@ def typed(**options: object) -> str:
 
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:
-    from gnn_repair.results.frame import read_results
-
     source = open_results(store)
     protocol = source.protocol(digest)
     return source, protocol, read_results(source, protocol.digest)

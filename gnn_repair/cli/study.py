@@ -42,7 +42,8 @@ from gnn_repair.cli.options import (
 )
 from gnn_repair.errors import InputError
 from gnn_repair.published import TITLES, count_of
-from gnn_repair.results.averages import Entry, Sheet, Table, without_published, without_spread
+from gnn_repair.results import store as stores
+from gnn_repair.results.averages import Entry, Sheet, Table, trimmed
 from gnn_repair.results.records import all_runs
 from gnn_repair.results.rendering import (
     RENDERERS,
@@ -50,11 +51,8 @@ from gnn_repair.results.rendering import (
     own_text,
     paper_parts,
     remark,
-    usual_count,
 )
 from gnn_repair.results.store import PAPER_BACKBONES, PAPER_DATASETS, Store, make_plan, open_results
-from gnn_repair.results.store import merge as merge_stores
-from gnn_repair.results.store import pack as pack_store
 from gnn_repair.results.tables import TABLES, make_tables
 
 if TYPE_CHECKING:
@@ -158,8 +156,8 @@ def status(
     models = map(user_code.short_name, _names(backbones, PAPER_BACKBONES))
     runs = all_runs(graphs, models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
-    there = as_path(store).exists()
-    held = open_results(store) if there else Store(store)
+    exists = as_path(store).exists()
+    held = open_results(store) if exists else Store(store)
     if not (protocol or set_) and len(held.digests()) == 1:
         settings = held.protocol()
     plan = make_plan(held, settings, runs, _methods(methods))
@@ -173,7 +171,7 @@ def status(
         row[kind] += 1
         row["error"] = plan.failed.get(run, row["error"])
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
-    where = f"{store}, protocol" if there else f"{store} (not there yet), protocol"
+    where = f"{store}, protocol" if exists else f"{store} (not there yet), protocol"
     title = f"{where} {settings.digest}: {counts} of {plan.total} runs"
     if (others := held.digests()) and settings.digest not in others:
         title += f"; it holds other settings only: protocol {', '.join(others)}"
@@ -221,10 +219,8 @@ def tables(
     if not records:
         raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
     tables = make_tables(records, names or None)
-    if not published:
-        tables = [without_published(table) for table in tables]
-    if not (format is not TableFormat.latex if spread is None else spread):
-        tables = [without_spread(table) for table in tables]
+    spread = format is not TableFormat.latex if spread is None else spread
+    tables = [trimmed(table, published, spread) for table in tables]
     if format is TableFormat.table:
         print_tables(tables)
     else:
@@ -238,10 +234,8 @@ def export(
     digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
-    from gnn_repair.results.frame import export_results
-
     check_outputs((file, TABLE if file.suffix == ".csv" else b"PAR1"), beside=(store,))
-    typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
+    typer.echo(f"{stores.export_results(store, file, digest)} rows written to {file}")
 
 
 @app.command()
@@ -252,7 +246,7 @@ def pack(
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
     check_outputs((file, PACKED), beside=(store,))
-    typer.echo(f"{pack_store(store, file, digest)} runs packed into {file}")
+    typer.echo(f"{stores.pack(store, file, digest)} runs packed into {file}")
 
 
 @app.command()
@@ -264,7 +258,7 @@ def merge(
 
     What the store has already stays.
     """
-    merged = merge_stores(sources, store)
+    merged = stores.merge(sources, store)
     typer.echo(
         f"{merged.added} runs added to {store}, {merged.united} got further methods, "
         f"{merged.same} were there already, {len(merged.kept)} differ from what was there and "
@@ -333,16 +327,15 @@ def print_tables(tables: Iterable[Table]) -> None:
 
 
 def _grid(sheet: Sheet) -> Grid:
-    usual = usual_count(sheet)
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     grid.add_column(sheet.corner, no_wrap=True)
-    for place, column in enumerate(sheet.columns):
-        words = any(isinstance(row[place], str) and row[place] for row in sheet.rows.values())
+    for position, column in enumerate(sheet.columns):
+        words = any(isinstance(row[position], str) and row[position] for row in sheet.rows.values())
         grid.add_column(column, justify="left" if words else "right", no_wrap=True)
     for name, row in sheet.rows.items():
         if name == "average":
             grid.add_section()
-        grid.add_row(TITLES.get(name, name), *(_text(entry, usual) for entry in row))
+        grid.add_row(TITLES.get(name, name), *(_text(entry, sheet.splits) for entry in row))
     return grid
 
 

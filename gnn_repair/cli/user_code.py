@@ -46,8 +46,8 @@ def load_object(place: str) -> Any:
 
 def one_backbone(name: str) -> tuple[str, dict[str, Any] | None]:
     """Its name in a store, and a mapping that has it where it is the user's own."""
-    given = backbones([name])
-    return short_name(name), given if isinstance(given, dict) else None
+    mapping = backbones([name])
+    return short_name(name), mapping if isinstance(mapping, dict) else None
 
 
 def backbones(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:
@@ -101,19 +101,19 @@ def _data(name: str) -> Any:
     """A graph, or what a function gives; a study checks its fields."""
     from torch_geometric.data import Data
 
-    given = load_object(name)
-    given = given if isinstance(given, Data) else _called(name, given)
-    if not isinstance(given, Data):
-        raise InputError(f"{name} gives {kind_of(given)}; give a torch_geometric Data")
-    return given
+    value = load_object(name)
+    value = value if isinstance(value, Data) else _called(name, value)
+    if not isinstance(value, Data):
+        raise InputError(f"{name} gives {kind_of(value)}; give a torch_geometric Data")
+    return value
 
 
-def _called(name: str, given: Any) -> Any:
+def _called(name: str, value: Any) -> Any:
     """What a function without arguments gives; anything else itself."""
-    if not callable(given):
-        return given
+    if not callable(value):
+        return value
     try:
-        return given()
+        return value()
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # one that exits with 0 must not pass for success

@@ -254,12 +254,12 @@ def _ring_graph(
     types = np.concatenate([ring, other])
     features = centres[types] + noise * generator.standard_normal((size, centres.shape[1]))
     # Nodes are shuffled, so that a place in the list says nothing.
-    place = generator.permutation(size)
+    order = generator.permutation(size)
     x = np.empty_like(features)
-    x[place] = features
+    x[order] = features
     motif = torch.zeros(size, dtype=torch.bool)
-    motif[torch.from_numpy(place[: len(ring)])] = True
-    links = torch.from_numpy(place[_ring_links(generator, len(ring), outside)])
+    motif[torch.from_numpy(order[: len(ring)])] = True
+    links = torch.from_numpy(order[_ring_links(generator, len(ring), outside)])
     both = torch.cat([links, links.flip(0)], dim=1)
     return Data(x=_rounded(x), edge_index=both, y=torch.tensor([label]), motif=motif)
 

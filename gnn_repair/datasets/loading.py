@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,8 @@ def download_raw(source: Source, root: Path) -> None:
 
 def _opened(source: Source, overrides: dict[str, Any], root: Path) -> InMemoryDataset:
     """PyG's dataset with some of its methods replaced."""
-    known = {"FilteredGraphDataset": FilteredGraphDataset}
-    reader = known.get(source.reader) or getattr(pyg_datasets, source.reader)
+    own_readers = {"FilteredGraphDataset": FilteredGraphDataset}
+    reader = own_readers.get(source.reader) or getattr(pyg_datasets, source.reader)
     dataset = type(source.reader, (reader,), overrides)
     names = () if source.title is None else (source.title,)
     return dataset(str(root / source.folder), *names)
@@ -255,10 +255,10 @@ def load_or_build(name: str, classes: int, made_of: list[str], build: Callable[[
     key = hashlib.sha256(" ".join([name, str(VERSION), *made_of]).encode()).hexdigest()
     try:
         path = cache_folder() / "graphs" / f"{name}-{key[:20]}.safetensors"
-        there = path.is_file()
+        cached = path.is_file()
     except (InputError, OSError):  # no home, or one that cannot be entered
         return build()
-    if there:
+    if cached:
         try:
             header, tensors = load_tensors(path, _KIND, sealed=True)
             if header != {"name": name} or tensors.keys() != set(_TENSORS):
@@ -313,29 +313,25 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
     """
     nothing: dict[str, int | None] = dict.fromkeys(_FIGURES)
     missing = missing_files(spec, root)
+    files = f"{count_of(len(missing), 'file')} missing"
+    absent = DatasetCheck(spec.name, "missing", nothing, files)
     if missing and not required:
-        return DatasetCheck(
-            spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing"
-        )
+        return absent
     try:
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always", CacheWarning)
             data = load(spec, root)
     except InputError as error:
         if missing:
-            return DatasetCheck(
-                spec.name, "missing", nothing, f"{count_of(len(missing), 'file')} missing", error
-            )
+            return replace(absent, error=error)
         return DatasetCheck(spec.name, f"differs: {error}", nothing, "differ", error)
     faults = [str(each.message) for each in raised if each.category is CacheWarning]
     differences = [*faults, *compare(spec, data)]
     status = "differs: " + "; ".join(differences) if differences else "ok"
-    known = sum(file.sha256 is not None for file in spec.files)
-    verified = f"{known} of {len(spec.files)} verified" if known else "no published checksum"
-    verified = f"{known} verified" if known == len(spec.files) else verified
-    return DatasetCheck(
-        spec.name, status, describe(data), verified if spec.files else "none needed"
-    )
+    total, hashed = len(spec.files), sum(file.sha256 is not None for file in spec.files)
+    verified = f"{hashed} of {total} verified" if hashed else "no published checksum"
+    verified = f"{hashed} verified" if hashed == total else verified
+    return DatasetCheck(spec.name, status, describe(data), verified if total else "none needed")
 
 
 def compare(spec: DatasetSpec, data: Data) -> list[str]:

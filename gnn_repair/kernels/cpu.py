@@ -33,9 +33,6 @@ from torch import Tensor
 from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.kernels.aggregate import Pattern
 from gnn_repair.kernels.sets import BOUND, LOW, Dropout, Layer, Scorer, TermSets
-from gnn_repair.startup import load_numba
-
-load_numba()
 
 CHUNKS = 16
 """Pieces a pass over a pattern or a member's targets is cut into, whatever the number of threads:

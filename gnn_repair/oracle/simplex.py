@@ -22,8 +22,6 @@ import numba
 import numpy as np
 from numpy import int64, uint64
 
-from gnn_repair.startup import load_numba
-
 RATE = 1e-12
 """A column enters when it improves γ faster than this: some thousand roundings of a sum of numbers
 about one, and a tenth of the gap that an answer may have."""
@@ -58,7 +56,6 @@ kernel = numba.njit(**_OPTIONS, forceinline=True)
 kernel_once = numba.njit(**_OPTIONS, inline="always")
 # Without "no NaN" and "no signed zero" the compiler may not vectorise a maximum.
 loop = numba.njit(**_OPTIONS, forceinline=True, fastmath={"contract", "nnan", "nsz"})
-load_numba()
 
 # Memory -------------------------------------------------------------------------------------------
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, compress
 from math import isnan, nan
 from typing import Any
 
 from gnn_repair.published import TITLES, count_of, published_cell, published_numbers
-from gnn_repair.results.records import ORACLE, RunRecord
+from gnn_repair.results.records import RunRecord
 
 Address = tuple[str, str]
 """(backbone, dataset): a case."""
@@ -56,16 +57,29 @@ class Kind:
     """How a quantity is read from records and compared with the paper."""
 
     read: Read
-    published: str = ""
-    """The published table, if there is one."""
-    tolerance: float = 0.0
-    """For a case."""
-    macro_tolerance: float = 0.0
-    """For the average over all cases."""
-    digits: int = 1
     read_upper: Read = lambda record: nan
     """The share not excluded in one run, where that may be larger than the value."""
+    published: str = ""
+    """The published table, if there is one."""
+    tolerances: tuple[float, float] = (0.0, 0.0)
+    """For a case, and for the average over all cases."""
+    digits: int = 1
     signed: bool = False
+
+
+def quantity(
+    owner: str, name: str, scale: float = 100.0, per: tuple[str, str] | None = None, **how: Any
+) -> Kind:
+    """A number of an owner in records, times ``scale``; as a share of another (``per``) if named.
+
+    NaN where a record lacks one of them, as early ones may, and where the other is zero.
+    """
+
+    def read(record: RunRecord, name: str = name) -> float:
+        value = scale * record.number(owner, name)
+        return value if per is None else ratio(value, record.number(*per))
+
+    return Kind(read, lambda record: read(record, f"{name}_possible"), **how)
 
 
 def ratio(part: float, total: float) -> float:
@@ -75,44 +89,7 @@ def ratio(part: float, total: float) -> float:
 
 def accuracy(method: str) -> Kind:
     """Test accuracy in per cent, of a method or of the frozen model."""
-    return Kind(lambda record: 100 * record.number(method, "test"), method, 1.5, 0.5)
-
-
-def oracle_on_test(
-    metric: str, scale: float = 100.0, tolerance: float = 0.0, macro_tolerance: float = 0.0,
-    *, published: bool = False, digits: int = 1, signed: bool = False,
-) -> Kind:  # fmt: skip
-    """A metric of the oracle on test nodes with its upper bound; in per cent unless scaled."""
-
-    def read(record: RunRecord, name: str = metric) -> float:
-        return scale * record.number(ORACLE, name)
-
-    def read_upper(record: RunRecord) -> float:
-        return read(record, f"{metric}_possible")
-
-    table = metric if published else ""
-    return Kind(read, table, tolerance, macro_tolerance, digits, read_upper, signed)
-
-
-def share_of_errors_fixed(method: str) -> Kind:
-    """The share of the frozen model's reachable test errors that a method predicts right (%).
-
-    The paper has no such figure, and early records lack it.
-    """
-
-    def read(record: RunRecord) -> float:
-        fixed = record.number(method, "reachable_errors_fixed")
-        return ratio(100 * fixed, record.number(ORACLE, "reachable_errors"))
-
-    return Kind(read)
-
-
-def share_of_shifts(method: str, counted: str) -> Kind:
-    """The share of a translation's shifts on test nodes that lie in D_v or are undecided (%).
-
-    NaN where the frozen model was kept, which has no shift, and in early records.
-    """
-    return Kind(lambda r: ratio(100 * r.number(method, counted), r.number(method, "shifts")))
+    return quantity(method, "test", published=method, tolerances=(1.5, 0.5))
 
 
 # Over splits, over cases --------------------------------------------------------------------------
@@ -135,7 +112,7 @@ def case_figures(records: Iterable[RunRecord], kind: Kind) -> dict[Address, Figu
             deviation=statistics.stdev(values) if len(values) > 1 else nan,
             count=len(values),
             digits=kind.digits,
-            tolerance=kind.tolerance,
+            tolerance=kind.tolerances[0],
             signed=kind.signed,
             upper=nan if values == uppers else _mean(uppers),
         )
@@ -143,24 +120,25 @@ def case_figures(records: Iterable[RunRecord], kind: Kind) -> dict[Address, Figu
 
 
 def case_order(address: Address) -> tuple[tuple[int, str], tuple[int, str]]:
-    """Sorts datasets, then backbones."""
+    """Sorts datasets, then backbones: published ones as in the paper, others behind, by name."""
     backbone, dataset = address
-    return dataset_order(dataset), backbone_order(backbone)
-
-
-def dataset_order(name: str) -> tuple[int, str]:
-    """Sorts published datasets as in the paper, the others behind them by name."""
-    return _rank(name, published_numbers()["datasets"])
-
-
-def backbone_order(name: str) -> tuple[int, str]:
-    """Sorts published backbones as in the paper, the others behind them by name."""
-    return _rank(name, TITLES)
+    return _rank(dataset, published_numbers()["datasets"]), _rank(backbone, TITLES)
 
 
 def _rank(name: str, published: Iterable[str]) -> tuple[int, str]:
     names = list(published)
     return names.index(name) if name in names else len(names), name
+
+
+def datasets_of(records: Iterable[RunRecord]) -> list[str]:
+    """The datasets of records, in the order of cases."""
+    names = {record.dataset for record in records}
+    return sorted(names, key=lambda name: _rank(name, published_numbers()["datasets"]))
+
+
+def backbones_of(records: Iterable[RunRecord]) -> list[str]:
+    """The backbones of records, in the order of cases."""
+    return sorted({record.backbone for record in records}, key=lambda name: _rank(name, TITLES))
 
 
 def in_paper(address: Address) -> bool:
@@ -206,20 +184,19 @@ def _mean(values: Sequence[float]) -> float:
 
 def wins(winner: Cells, loser: Cells) -> Figure:
     """In how many comparable cases the winner's mean is larger in the printed digits."""
-    cases = comparable(winner, [address for address in winner if address in loser])
-    pairs = [(winner[address], loser[address]) for address in cases]
+    pairs = [(winner[address], loser[address]) for address in comparable(loser, winner)]
     value = sum(round(w.value, w.digits) > round(lo.value, w.digits) for w, lo in pairs)
     published = nan
     if pairs and not any(isnan(w.published + lo.published) for w, lo in pairs):
         published = sum(
             round(w.published, w.digits) > round(lo.published, w.digits) for w, lo in pairs
         )
-    return Figure(value, published, count=len(cases), counted="cases", digits=0)
+    return Figure(value, published, count=len(pairs), counted="cases", digits=0)
 
 
 def gain(winner: Cells, loser: Cells) -> Figure:
     """The mean difference over comparable cases."""
-    cases = comparable(winner, [address for address in winner if address in loser])
+    cases = comparable(loser, winner)
     high, low = average(winner, cases), average(loser, cases)
     values = high.value - low.value, high.published - low.published
     return Figure(*values, count=len(cases), counted="cases", digits=2, signed=True)
@@ -250,6 +227,16 @@ class Sheet:
     summary: str = ""
     """How many figures are within the tolerance."""
 
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """All entries that are no words."""
+        return [e for row in self.rows.values() for e in row if isinstance(e, Figure)]
+
+    @cached_property
+    def splits(self) -> int:
+        """The number of splits behind most of its cells: the largest."""
+        return max((f.count for f in self.figures if f.counted == "splits"), default=0)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -273,44 +260,32 @@ def panel(
     over all cases.
     """
     cells = case_figures(records, kind) if cells is None else cells
-    datasets = sorted({record.dataset for record in records}, key=dataset_order)
-    backbones = sorted({record.backbone for record in records}, key=backbone_order)
+    datasets, backbones = datasets_of(records), backbones_of(records)
     rows: Rows = {}
     for backbone in backbones:
         line = [(backbone, dataset) for dataset in datasets]
         entries = [cells.get(address, Figure(nan, digits=kind.digits)) for address in line]
         rows[backbone] = (*entries, average(cells, line, kind.digits))
     columns = [[(backbone, dataset) for backbone in backbones] for dataset in datasets]
-    macro = replace(average(cells, chain(*columns), kind.digits, kind.macro_tolerance), best=best)
+    macro = replace(average(cells, chain(*columns), kind.digits, kind.tolerances[1]), best=best)
     rows["average"] = (*(average(cells, column, kind.digits) for column in columns), macro)
     figures = [figure for figure in cells.values() if not isnan(figure.difference)]
     within = f"{sum(not f.outside for f in figures)} of {count_of(len(figures), 'case')}"
-    summary = f"{within} within {kind.tolerance:g} of the published value"
+    summary = f"{within} within {kind.tolerances[0]:g} of the published value"
     return Sheet(title, "backbone", (*datasets, "average"), rows, summary if figures else "")
 
 
-def without_published(table: Table) -> Table:
-    """The table with our figures only."""
-    sheets = []
-    for sheet in _change_figures(table, published=nan).sheets:
-        shown = [not column.startswith("published") for column in sheet.columns]
-        rows = {name: tuple(compress(row, shown)) for name, row in sheet.rows.items()}
-        columns = tuple(compress(sheet.columns, shown))
-        sheets.append(replace(sheet, columns=columns, rows=rows, summary=""))
-    return replace(table, sheets=tuple(sheets))
-
-
-def without_spread(table: Table) -> Table:
-    """The table without standard deviations."""
-    return _change_figures(table, deviation=nan)
-
-
-def _change_figures(table: Table, **changes: Any) -> Table:
+def trimmed(table: Table, published: bool, spread: bool) -> Table:
+    """The table without published values, or without standard deviations, where that is asked."""
+    changes: dict[str, Any] = {} if published else {"published": nan}
+    changes |= {} if spread else {"deviation": nan}
     sheets = []
     for sheet in table.sheets:
+        kept = [published or not column.startswith("published") for column in sheet.columns]
         rows = {
             name: tuple(e if isinstance(e, str) else replace(e, **changes) for e in row)
-            for name, row in sheet.rows.items()
+            for name, row in ((name, compress(row, kept)) for name, row in sheet.rows.items())
         }
-        sheets.append(replace(sheet, rows=rows))
+        columns, summary = tuple(compress(sheet.columns, kept)), sheet.summary * published
+        sheets.append(replace(sheet, columns=columns, rows=rows, summary=summary))
     return replace(table, sheets=tuple(sheets))

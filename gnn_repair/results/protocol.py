@@ -233,9 +233,9 @@ def _with_choices(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     if "data" in settings:
         return settings
     independent = INDEPENDENT.settings()
-    own = settings.get("backbones", {})
+    stated = settings.get("backbones", {})
     chosen = {name: independent["backbones"][name] for name in ("self_loops", "zero_stream_biases")}
-    backbones = {**chosen, **own} if isinstance(own, Mapping) else own
+    backbones = {**chosen, **stated} if isinstance(stated, Mapping) else stated
     return {**settings, "data": independent["data"], "backbones": backbones}
 
 
@@ -338,7 +338,7 @@ def _meant(node: Any, path: str) -> str:
     groups = [each for each in names if dataclasses.is_dataclass(getattr(node, each))]
     inside = [f"{each}.{name}" for each in groups if hasattr(getattr(node, each), name)]
     if inside:
-        return f"did you mean {' or '.join(f'{where}.{one}'.lstrip('.') for one in inside)}?"
+        return f"did you mean {' or '.join(f'{where}.{each}'.lstrip('.') for each in inside)}?"
     near = closest(name, names)
     if near is None:
         return f"choose from {', '.join(names)}"

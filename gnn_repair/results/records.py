@@ -14,7 +14,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def check_name(name: str, kind: str) -> str:
     return name
 
 
-def all_runs(datasets: Iterable[str], backbones: Iterable[str], splits: Sequence[int]) -> list[Run]:
+def all_runs(datasets: Iterable[str], backbones: Iterable[str], splits: Iterable[int]) -> list[Run]:
     """The grid, in the order in which it is run."""
     names = [check_name(name, "backbone") for name in backbones]
     graphs = [check_name(name, "dataset") for name in datasets]
@@ -106,14 +106,14 @@ def check_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
     Unless given, those that run by default: not the ladder and its controls, which cost more than
     all others together.
     """
-    known = (ORACLE, *METHODS)
+    available = (ORACLE, *METHODS)
     wanted = [ORACLE, *(name for name, method in METHODS.items() if method.by_default)]
     if names is not None:
-        wanted = as_list("methods", names, f"a list of names, of {', '.join(known)}")
+        wanted = as_list("methods", names, f"a list of names, of {', '.join(available)}")
     for name in wanted:
-        if name not in known:
-            raise InputError(f"unknown method {name!r:.80}; {suggestion(str(name), known)}")
-    return tuple(name for name in known if name in wanted)
+        if name not in available:
+            raise InputError(f"unknown method {name!r:.80}; {suggestion(str(name), available)}")
+    return tuple(name for name in available if name in wanted)
 
 
 # What a result depends on -------------------------------------------------------------------------
@@ -288,8 +288,7 @@ def parse_record(content: Mapping[str, Any]) -> RunRecord:
     for part in (FROZEN, "methods", "graph", "environment"):
         if not isinstance(content.get(part), dict):
             raise RecordError(f"it has no {part}")
-    _check_scores(FROZEN, content[FROZEN])
-    for name, scores in content["methods"].items():
+    for name, scores in ((FROZEN, content[FROZEN]), *content["methods"].items()):
         if not _KEY.fullmatch(name):
             raise RecordError(f"it names a method {name!r:.60}")
         _check_scores(name, scores)
@@ -314,9 +313,12 @@ def _check_scores(name: str, scores: Any) -> None:
     """Accuracies are shares; everything beside them is a number or missing."""
     _check_numbers(name, scores)
     for part in PARTS:
-        value = scores.get(part)
-        if value is not None and (isinstance(value, bool) or not 0 <= value <= 1):
-            raise RecordError(f"the {part} accuracy of {name} is {value!r:.60}, not a share")
+        _check_share(f"{part} accuracy of {name}", scores.get(part))
+
+
+def _check_share(what: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not 0 <= value <= 1):
+        raise RecordError(f"the {what} is {value!r:.60}, not a share")
 
 
 def _check_oracle(oracle: Any) -> None:
@@ -328,9 +330,7 @@ def _check_oracle(oracle: Any) -> None:
         _check_numbers(f"oracle {name}", inner)
     for part in ("val", "test"):
         for metric in ("true_class_reach", "error_reach", "chance_reach"):
-            share = oracle.get(part, {}).get(metric)
-            if share is not None and not 0 <= share <= 1:
-                raise RecordError(f"the {metric} of {part} is {share!r:.60}, not a share")
+            _check_share(f"{metric} of {part}", oracle.get(part, {}).get(metric))
 
 
 def _check_numbers(name: str, values: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from math import isnan
@@ -60,15 +61,6 @@ def cases_text(figure: Figure) -> str:
     return count_of(figure.count, "case")
 
 
-def usual_count(sheet: Sheet) -> int:
-    """The number of splits behind most of a sheet's cells: the largest."""
-    return max((f.count for f in _figures(sheet) if f.counted == "splits"), default=0)
-
-
-def _figures(sheet: Sheet) -> list[Figure]:
-    return [entry for row in sheet.rows.values() for entry in row if isinstance(entry, Figure)]
-
-
 def remark(sheet: Sheet, where: str = "in parentheses") -> str:
     """What a reader must know about a sheet's figures; empty where all of them stand alone."""
     text = "; ".join(remark_parts(sheet, where))
@@ -77,8 +69,7 @@ def remark(sheet: Sheet, where: str = "in parentheses") -> str:
 
 def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool = True) -> list[str]:
     """The same in parts, each a half sentence."""
-    usual, figures = usual_count(sheet), _figures(sheet)
-    parts = []
+    usual, figures, parts = sheet.splits, sheet.figures, []
     if usual:
         spread = " ± standard deviation" if any(not isnan(f.deviation) for f in figures) else ""
         parts.append(f"mean{spread} over {count_of(usual, 'split')}")
@@ -103,10 +94,10 @@ def as_markdown(tables: Iterable[Table]) -> str:
     for table in tables:
         blocks.append(f"## {table.title}")
         for sheet in table.sheets:
-            usual = usual_count(sheet)
             rows = [[sheet.corner, *sheet.columns], ["---"] * (len(sheet.columns) + 1)]
             for name, row in sheet.rows.items():
-                rows.append([TITLES.get(name, name), *(_markdown(entry, usual) for entry in row)])
+                cells = (_markdown(entry, sheet.splits) for entry in row)
+                rows.append([TITLES.get(name, name), *cells])
             lines = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
             blocks += filter(None, [f"### {sheet.title}", remark(sheet), lines])
     return "\n\n".join(blocks) + "\n"
@@ -116,8 +107,8 @@ def _markdown(entry: Entry, usual: int) -> str:
     if isinstance(entry, str):
         # A bar would end the cell.
         return entry.replace("|", "\\|")
-    own, paper = own_text(entry, usual), paper_text(entry)
-    return (f"**{own}**" if entry.best else own) + paper + " !" * entry.outside
+    ours, paper = own_text(entry, usual), paper_text(entry)
+    return (f"**{ours}**" if entry.best else ours) + paper + " !" * entry.outside
 
 
 def paper_text(figure: Figure) -> str:
@@ -132,8 +123,8 @@ def facts(tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
         for sheet in table.sheets:
             for name, row in sheet.rows.items():
                 for column, entry in zip(sheet.columns, row, strict=True):
-                    place = (table.name, sheet.title, name, column)
-                    yield dict(zip(FIELDS[:4], place, strict=True)) | _fact(entry)
+                    address = (table.name, sheet.title, name, column)
+                    yield dict(zip(FIELDS[:4], address, strict=True)) | _fact(entry)
 
 
 def _fact(entry: Entry) -> dict[str, Any]:
@@ -170,6 +161,7 @@ PARAGRAPHS = 0.84
 """Share of the line that all paragraph columns have together; names and numbers take the rest."""
 
 _ESCAPES = {
+    "D_v": r"$\mathcal{D}_v$",
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "%": r"\%", "&": r"\&",
     "#": r"\#", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
@@ -177,17 +169,12 @@ _ESCAPES = {
     "\n": " ", "\r": " ",
     "λ": r"$\lambda$", "Â": r"$\hat{A}$", "²": "$^{2}$", "ᵖ": "$^{p}$", "…": r"\ldots{}",
 }  # fmt: skip
-_WHOLE = {"D_v": r"$\mathcal{D}_v$"}
-"""Symbols of more than one letter."""
+_ESCAPED = re.compile("|".join(map(re.escape, _ESCAPES)))
 
 
 def escape(text: str) -> str:
     """Text that LaTeX prints as it is."""
-    for symbol, code in _WHOLE.items():
-        if symbol in text:
-            before, _, after = text.partition(symbol)
-            return escape(before) + code + escape(after)
-    return "".join(_ESCAPES.get(letter, letter) for letter in text)
+    return _ESCAPED.sub(lambda match: _ESCAPES[match[0]], text)
 
 
 def latex(tables: Iterable[Table]) -> str:
@@ -195,8 +182,8 @@ def latex(tables: Iterable[Table]) -> str:
     floats = ["% needs \\usepackage{booktabs}"]
     for table in tables:
         grouped = groupby(table.sheets, key=lambda sheet: (sheet.corner, sheet.columns))
-        for place, (_, sheets) in enumerate(grouped, start=1):
-            label = f"tab:{table.name}" + (f"-{place}" if place > 1 else "")
+        for number, (_, sheets) in enumerate(grouped, start=1):
+            label = f"tab:{table.name}" + (f"-{number}" if number > 1 else "")
             floats.append(_float(table, list(sheets), label))
     return "\n".join(floats)
 
@@ -213,10 +200,10 @@ def _float(table: Table, sheets: list[Sheet], label: str) -> str:
         rf"\begin{{tabular}}{{@{{}}l{_columns(first)}@{{}}}}",
         r"\toprule",
     ]
-    for place, sheet in enumerate(sheets):
-        if place:
+    for position, sheet in enumerate(sheets):
+        if position:
             lines.append(r"\midrule")
-        lines += _panel(sheet, "" if alone else ascii_lowercase[place])
+        lines += _panel(sheet, "" if alone else ascii_lowercase[position])
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
@@ -225,7 +212,7 @@ def _caption(table: Table, sheets: list[Sheet]) -> str:
     title = table.title if len(sheets) > 1 else f"{table.title}: {sheets[0].title}"
     remarks: dict[str, list[str]] = {}
     for letter, sheet in zip(ascii_lowercase, sheets, strict=False):
-        for part in remark_parts(sheet, "in parentheses", difference=False):
+        for part in remark_parts(sheet, difference=False):
             remarks.setdefault(part, []).append(letter)
     parts = [
         (f"{', '.join(f'({letter})' for letter in who)} " * (len(who) < len(sheets)) + part)
@@ -260,11 +247,10 @@ def _panel(sheet: Sheet, letter: str) -> Iterator[str]:
     titles = [sheet.corner.capitalize(), *(_latex_title(column) for column in sheet.columns)]
     yield " & ".join(map(escape, titles)) + r" \\"
     yield r"\midrule"
-    usual = usual_count(sheet)
     for name, row in sheet.rows.items():
         if name in ("average", "total"):
             yield rf"\cmidrule(lr){{1-{len(sheet.columns) + 1}}}"
-        cells = [escape(_latex_title(name)), *(_latex_cell(entry, usual) for entry in row)]
+        cells = [escape(_latex_title(name)), *(_latex_cell(entry, sheet.splits) for entry in row)]
         yield " & ".join(cells) + r" \\"
 
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnn_repair.atomic import as_path, cannot_write, check_target, replacing
 from gnn_repair.budget import as_list, check_type, check_whole
@@ -42,6 +42,7 @@ from gnn_repair.results.records import (
     FROZEN,
     NAME,
     ORACLE,
+    PARTS,
     VERSIONS,
     Case,
     RecordError,
@@ -59,6 +60,9 @@ from gnn_repair.results.records import (
     stage_keys,
     unite,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PROTOCOL_FORMAT = "gnn-repair protocol"
 PACKED_FORMAT = "gnn-repair study"
@@ -116,8 +120,8 @@ class ResultsSource(ABC):
             digest = held[0] if len(held) == 1 else PAPER.digest
         if digest in held:
             return digest
-        there = f"it has {', '.join(held[:5])}" if held else "run a study first"
-        raise InputError(f"{self.root} holds no result of protocol {digest!s:.80}; {there}")
+        holding = f"it has {', '.join(held[:5])}" if held else "run a study first"
+        raise InputError(f"{self.root} holds no result of protocol {digest!s:.80}; {holding}")
 
     def protocol(self, digest: str | None = None) -> Protocol:
         """The protocol whose results are here; ``digest`` chooses among several."""
@@ -418,10 +422,10 @@ def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int
     """Write the results of a store as one file; how many records it holds."""
     target, held = check_target(path), open_results(source)
     digests = held.digests() if digest is None else [held.resolve(digest)]
-    records = [record.as_json() for one in digests for record in held.records(one)]
+    records = [record.as_json() for protocol in digests for record in held.records(protocol)]
     if not records:
         raise InputError(f"{source} holds no result to pack; run a study first")
-    protocols = {one: held.settings(one) for one in digests}
+    protocols = {protocol: held.settings(protocol) for protocol in digests}
     header = {"format": PACKED_FORMAT, "version": 1}
     header |= {"records": len(records), "protocols": protocols}
     with (
@@ -459,27 +463,95 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> MergeReport:
         for digest in held.digests():
             target.begin(held.protocol(digest))
             for record in map(partial(_with_models, held), held.records(digest)):
-                there = target.get(digest, record.run)
-                if there is None:
+                stored = target.get(digest, record.run)
+                if stored is None:
                     target.put(record)
                     added += 1
                     continue
-                further = record.models.keys() - target.models(digest, record.run).keys()
-                whole = there if there == record else unite(there, record)
-                if whole is None:
+                new_models = record.models.keys() - target.models(digest, record.run).keys()
+                united_record = stored if stored == record else unite(stored, record)
+                if united_record is None:
                     kept.append(record.run)
                     continue
-                if whole != there or further:
-                    models = _with_models(target, there).models
-                    target.put(replace(whole, models={**record.models, **models}))
-                same += whole == there
-                united += whole != there
+                if united_record != stored or new_models:
+                    models = _with_models(target, stored).models
+                    target.put(replace(united_record, models={**record.models, **models}))
+                same += united_record == stored
+                united += united_record != stored
     return MergeReport(added, same, tuple(kept), united)
 
 
 def _with_models(source: ResultsSource, record: RunRecord) -> RunRecord:
     files = source.models(record.protocol, record.run)
     return replace(record, models={name: path.read_bytes() for name, path in files.items()})
+
+
+# As one data frame, and as a file of it -----------------------------------------------------------
+
+COLUMNS = ["dataset", "backbone", "split", "protocol", "method", "part", "metric", "value"]
+
+
+def read_results(store: str | Path | ResultsSource, protocol: str | None = None) -> pd.DataFrame:
+    """Everything a store holds, one number per row.
+
+    Args:
+        store: the folder of results, or a packed file of them.
+        protocol: digest of the settings; all of them unless given.
+
+    Returns:
+        Columns ``dataset``, ``backbone``, ``split``, ``protocol``, ``method`` (``frozen``,
+        ``oracle`` or a repair), ``part`` (train, val, test, or empty), ``metric`` and ``value``.
+        Accuracies and reaches are shares, not per cent.
+    """
+    held = store if isinstance(store, ResultsSource) else open_results(store)
+    digests = held.digests() if protocol is None else [held.resolve(protocol)]
+    rows = [
+        [record.dataset, record.backbone, record.split, record.protocol, *row]
+        for digest in digests
+        for record in held.records(digest)
+        for row in _numbers(record)
+    ]
+    import pandas as pd  # which loads slowly, and no other table needs it
+
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    return frame.astype({"split": "int64", "value": "float64"})
+
+
+def _numbers(record: RunRecord) -> Iterator[tuple[str, str, str, Any]]:
+    """Method, part, metric and value of everything in a record; None becomes NaN in the frame."""
+    for method, scores in {FROZEN: record.frozen, **record.methods}.items():
+        for name, value in scores.items():
+            part = name if name in PARTS else ""
+            yield method, part, "accuracy" if part else name, value
+    for name, value in (record.oracle or {}).items():
+        if isinstance(value, dict):
+            part, before = (name, "") if name in PARTS else ("", f"{name}: ")
+            for metric, inner in value.items():
+                yield "oracle", part, before + metric, inner
+        else:
+            yield "oracle", "", name, value
+    for stage, value in record.seconds.items():
+        yield stage, "", "seconds", value
+
+
+def export_results(store: str | Path, path: str | Path, protocol: str | None = None) -> int:
+    """Write the data frame as CSV or Parquet, by the file's ending; returns the number of rows."""
+    target = check_target(path)
+    if target.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{target.name} ends in neither .csv nor .parquet; choose one of them")
+    frame = read_results(store, protocol)
+    with replacing(target) as temporary:
+        if target.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+            return len(frame)
+        try:
+            frame.to_parquet(temporary, index=False, engine="pyarrow")
+        except ImportError as error:
+            raise InputError(
+                "writing Parquet needs the package pyarrow in a version that fits NumPy's; install "
+                "gnn-repair[parquet] or write .csv"
+            ) from error
+    return len(frame)
 
 
 # What of a grid is stored, failed before or missing, and the work that is left --------------------
@@ -540,8 +612,8 @@ def make_plan(
         if record is not None and set(wanted) <= set(held):
             done.append(run)
             continue
-        known = [name for name in held if name in (ORACLE, *METHODS)]
-        todo.append((run, check_methods({*wanted, *known})))
+        evaluated = [name for name in held if name in (ORACLE, *METHODS)]
+        todo.append((run, check_methods({*wanted, *evaluated})))
         error = store.failure(digest, run)
         if error is None:
             missing.append(run)
@@ -564,9 +636,9 @@ def current_methods(record: RunRecord, protocol: Protocol) -> tuple[str, ...]:
 
     A record without keys is of the time before stages had any, when all versions were 1.
     """
-    place = (record.dataset, record.backbone)
-    now = stage_keys(protocol, *place)
-    stored = record.stages or stage_keys(protocol, *place, dict.fromkeys(VERSIONS, 1))
+    case = (record.dataset, record.backbone)
+    now = stage_keys(protocol, *case)
+    stored = record.stages or stage_keys(protocol, *case, dict.fromkeys(VERSIONS, 1))
     if stored.get(FROZEN) != now[FROZEN]:
         return ()
     held = ((ORACLE,) if record.oracle else ()) + tuple(record.methods)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isnan, nan
-from typing import Any, NamedTuple
+from typing import Any
 
 from gnn_repair.budget import as_list, check_type
 from gnn_repair.errors import InputError, suggestion
@@ -22,22 +23,20 @@ from gnn_repair.results.averages import (
     Table,
     accuracy,
     average,
-    backbone_order,
+    backbones_of,
     best_of,
     case_figures,
     case_order,
     comparable,
-    dataset_order,
+    datasets_of,
     gain,
     in_paper,
-    oracle_on_test,
     panel,
+    quantity,
     ratio,
-    share_of_errors_fixed,
-    share_of_shifts,
     wins,
 )
-from gnn_repair.results.records import GRAPH, PARTS, RunRecord
+from gnn_repair.results.records import GRAPH, ORACLE, PARTS, RunRecord
 
 
 def make_tables(records: Iterable[RunRecord], names: Iterable[str] | None = None) -> list[Table]:
@@ -58,21 +57,36 @@ REPAIRS = ("reweighting", "set_translation")
 """The learned repairs, of which the paper prints the best one in bold."""
 
 
-def _list_datasets(records: Iterable[RunRecord]) -> list[str]:
-    """In the paper's order."""
-    return sorted({record.dataset for record in records}, key=dataset_order)
-
-
 def _exposure_oracle(records: Sequence[RunRecord]) -> list[Sheet]:
+    oracle = partial(quantity, ORACLE)
+    reach = partial(oracle, tolerances=(2.5, 2.0))
     panels = {
-        "True-class reach (%)": oracle_on_test("true_class_reach", 100, 2.5, 2.0, published=True),
-        "Error reach (%)": oracle_on_test("error_reach", 100, 2.5, 2.0, published=True),
-        "Chance: classes neither true nor predicted, at errors (%)": oracle_on_test("chance_reach"),
-        "Excess of error reach over chance (points)": oracle_on_test("excess", signed=True),
-        "Classes that can win, per error": oracle_on_test("reachable_classes", 1, digits=2),
-        "Active support": oracle_on_test("support", 1, 0.15, 0.15, published=True, digits=2),
+        "True-class reach (%)": reach("true_class_reach", published="true_class_reach"),
+        "Error reach (%)": reach("error_reach", published="error_reach"),
+        "Chance: classes neither true nor predicted, at errors (%)": oracle("chance_reach"),
+        "Excess of error reach over chance (points)": oracle("excess", signed=True),
+        "Classes that can win, per error": oracle("reachable_classes", 1, digits=2),
+        "Active support": oracle(
+            "support", 1, published="support", tolerances=(0.15, 0.15), digits=2
+        ),
     }
     return [panel(title, kind, records) for title, kind in panels.items()]
+
+
+def _errors_fixed(method: str) -> Kind:
+    """The share of the frozen model's reachable test errors that a method predicts right (%).
+
+    The paper has no such figure.
+    """
+    return quantity(method, "reachable_errors_fixed", per=(ORACLE, "reachable_errors"))
+
+
+def _shifts(method: str, counted: str) -> Kind:
+    """The share of a translation's shifts on test nodes that lie in D_v or are undecided (%).
+
+    The frozen model, where it was kept, has no shift.
+    """
+    return quantity(method, counted, per=(method, "shifts"))
 
 
 def _repair_accuracy(records: Sequence[RunRecord]) -> list[Sheet]:
@@ -106,11 +120,11 @@ def _title(name: str) -> str:
 
 def _controls(records: Sequence[RunRecord]) -> list[Sheet]:
     """Macro means and wins over the paper's cases, and over further cases if there are any."""
-    paper: list[RunRecord] = []
-    further: list[RunRecord] = []
+    parts: dict[bool, list[RunRecord]] = {True: [], False: []}
     for record in records:
-        (paper if in_paper((record.backbone, record.dataset)) else further).append(record)
-    return _macro_sheets(paper, "") + _macro_sheets(further, ", not in the paper" if paper else "")
+        parts[in_paper((record.backbone, record.dataset))].append(record)
+    further = ", not in the paper" if parts[True] else ""
+    return _macro_sheets(parts[True], "") + _macro_sheets(parts[False], further)
 
 
 COLUMNS = (
@@ -120,18 +134,23 @@ COLUMNS = (
 """Of the controls' table; the last two are not in the paper."""
 
 
-def _macro_sheets(records: Sequence[RunRecord], suffix: str) -> list[Sheet]:
+def _accuracies(records: Sequence[RunRecord]) -> dict[str, Cells]:
+    """Of the frozen model and of every method that any case has."""
     by_name = {name: case_figures(records, accuracy(name)) for name in (FROZEN, *METHODS)}
-    present = {name: cells for name, cells in by_name.items() if cells}
+    return {name: cells for name, cells in by_name.items() if cells}
+
+
+def _macro_sheets(records: Sequence[RunRecord], suffix: str) -> list[Sheet]:
+    present = _accuracies(records)
     if not present:
         return []
     macros = {name: average(cells, None, 2, 0.5) for name, cells in present.items()}
-    paper = {n: macros[n].value for n in macros if n in METHODS and METHODS[n].from_paper}
+    paper = {n: m.value for n, m in macros.items() if n != FROZEN and METHODS[n].from_paper}
     best = best_of(paper, macros[FROZEN].value)
-    rows: Rows = {"Frozen": ("none", "no", macros[FROZEN], "", "", "", "")}
-    for name in [name for name in macros if name in METHODS]:
+    rows: Rows = {"Frozen": ("none", "no", macros.pop(FROZEN), "", "", "", "")}
+    for name, macro in macros.items():
         method, change = METHODS[name], gain(present[name], present[FROZEN])
-        shares = (share_of_errors_fixed(name), share_of_shifts(name, "shifts_inside"))
+        shares = (_errors_fixed(name), _shifts(name, "shifts_inside"))
         fixed, inside = (
             average(cells) if (cells := case_figures(records, share)) else Figure(nan)
             for share in shares
@@ -139,7 +158,7 @@ def _macro_sheets(records: Sequence[RunRecord], suffix: str) -> list[Sheet]:
         rows[_title(name)] = (
             method.output,
             "yes" if method.message_set else "no",
-            *(replace(figure, best=name == best) for figure in (macros[name], change)),
+            *(replace(figure, best=name == best) for figure in (macro, change)),
             wins(present[name], present[FROZEN]),
             fixed,
             inside if method.output == "centred shift" else "",
@@ -157,7 +176,7 @@ def _dataset_statistics(records: Sequence[RunRecord]) -> list[Sheet]:
     graphs = {record.dataset: record.graph for record in records}
     sizes = ("nodes", "entries", "features", "classes")
     rows: Rows = {}
-    for name in _list_datasets(records):
+    for name in datasets_of(records):
         graph, paper = graphs[name], published_numbers()["datasets"].get(name, {})
         figures = [
             Figure(graph.get(key, nan), paper.get(key, nan), digits=0, tolerance=0.0, counted="")
@@ -173,22 +192,21 @@ def _dataset_statistics(records: Sequence[RunRecord]) -> list[Sheet]:
 def _readout_exposure(records: Sequence[RunRecord]) -> list[Sheet]:
     """The adjustable terms of each backbone's last aggregation, and their number per node."""
     rows: Rows = {}
-    for backbone in sorted({record.backbone for record in records}, key=backbone_order):
+    for backbone in backbones_of(records):
         rows[backbone] = ("–", "–", "–", "–")
         if (words := BACKBONE_WORDS.get(backbone)) is not None:
             rows[backbone] = (words.term, words.coefficient, str(words.groups), words.fixed)
     columns = ("adjustable term", "frozen coefficient", "groups", "fixed logits")
     sheet = Sheet("What is adjustable", "backbone", columns, rows)
-    terms = Kind(lambda r: ratio(r.number(FROZEN, "terms"), r.number(GRAPH, "nodes")))
+    terms = quantity(FROZEN, "terms", 1, per=(GRAPH, "nodes"))
     return [sheet, panel("Adjustable terms per node", terms, records)]
 
 
 def _gains(records: Sequence[RunRecord]) -> list[Sheet]:
     """Each method's gain over the frozen model, by dataset."""
-    cells = {name: case_figures(records, accuracy(name)) for name in (FROZEN, *METHODS)}
-    datasets = _list_datasets(records)
-    pairs = {title_of(name): (name, FROZEN) for name in METHODS if cells[name]}
-    if cells["set_translation"] and cells["node_translation"]:
+    cells, datasets = _accuracies(records), datasets_of(records)
+    pairs = {title_of(name): (name, FROZEN) for name in cells if name != FROZEN}
+    if {"set_translation", "node_translation"} <= cells.keys():
         pairs["Set over node translation"] = ("set_translation", "node_translation")
     rows: Rows = {}
     for title, (winner, loser) in pairs.items():
@@ -200,10 +218,10 @@ def _gains(records: Sequence[RunRecord]) -> list[Sheet]:
 def _evidence(records: Sequence[RunRecord]) -> list[Sheet]:
     """Two shares from the theory that the paper does not print."""
     title = "Reachable errors that learned reweighting fixes (%)"
-    fixed = panel(title, share_of_errors_fixed("reweighting"), records)
+    fixed = panel(title, _errors_fixed("reweighting"), records)
     title, method = "Learned set translations inside D_v (%)", "set_translation"
-    inside = panel(title, share_of_shifts(method, "shifts_inside"), records)
-    undecided = case_figures(records, share_of_shifts(method, "shifts_undecided"))
+    inside = panel(title, _shifts(method, "shifts_inside"), records)
+    undecided = case_figures(records, _shifts(method, "shifts_undecided"))
     if undecided:
         share = f"{average(undecided).value:.2g} %"
         inside = replace(inside, summary=f"{share} are undecided and count as outside")
@@ -212,7 +230,7 @@ def _evidence(records: Sequence[RunRecord]) -> list[Sheet]:
 
 def _time(records: Sequence[RunRecord]) -> list[Sheet]:
     """Minutes by stage and dataset; cases that ran at once each count their full time."""
-    datasets = _list_datasets(records)
+    datasets = datasets_of(records)
     sums: dict[str, dict[str, float]] = {}
     for record in records:
         for stage, seconds in record.seconds.items():
@@ -244,29 +262,7 @@ HALF_DIGITS = (500.0, 5_000.0)
 PUBLISHED_MISMATCH = 0.083
 
 
-class Counts(NamedTuple):
-    """Parameters of one case."""
-
-    set_translation: int
-    reweighting: int
-    node_translation: int
-
-    @property
-    def mismatch(self) -> float:
-        """Between node and set translation, in per cent of the latter."""
-        return 100 * abs(self.node_translation - self.set_translation) / self.set_translation
-
-
-def published_cases() -> list[Counts]:
-    """The paper's 64 cases."""
-    return [
-        counts(graph["features"] if backbone in WIDE else HIDDEN, graph["classes"])
-        for graph in published_numbers()["datasets"].values()
-        for backbone in published_numbers()["tables"]["frozen"]["cells"]
-    ]
-
-
-def counts(state: int, classes: int) -> Counts:
+def counts(state: int, classes: int) -> dict[str, int]:
     """For a state d wide and C classes: F(i, o) = iH + H + Ho + o, H = 128, d_x = 3d + 3C + 2."""
 
     def size(inputs: int, outputs: int) -> int:
@@ -279,41 +275,50 @@ def counts(state: int, classes: int) -> Counts:
     low = max(1, (translation - classes) // step)
     widths = [width * step + classes for width in (low, low + 1)]
     node = min(widths, key=lambda total: abs(total - translation))
-    return Counts(translation, encoder + size(pair + context, 1), node)
+    reweighting = encoder + size(pair + context, 1)
+    return {"set_translation": translation, "reweighting": reweighting, "node_translation": node}
 
 
 def _parameters(records: Sequence[RunRecord]) -> list[Sheet]:
     """Ranges over the stored cases, and over the paper's 64 by its formulas."""
-    paper = published_cases()
-    sizes = {name: [r.number(name, "parameters") for r in records] for name in PUBLISHED_RANGES}
-    rows: Rows = {}
-    for name, (low, high) in PUBLISHED_RANGES.items():
-        ours = [size for size in sizes[name] if not isnan(size)]
-        published = [getattr(case, name) for case in paper]
-        rows[title_of(name)] = (
-            _extreme(ours, choose=min),
-            _extreme(ours),
-            _extreme(published, low, HALF_DIGITS[0], choose=min),
-            _extreme(published, high, HALF_DIGITS[1]),
+    cases = [
+        counts(graph["features"] if backbone in WIDE else HIDDEN, graph["classes"])
+        for graph in published_numbers()["datasets"].values()
+        for backbone in published_numbers()["tables"]["frozen"]["cells"]
+    ]
+    paper = {name: [case[name] for case in cases] for name in PUBLISHED_RANGES}
+    ours = {name: [r.number(name, "parameters") for r in records] for name in PUBLISHED_RANGES}
+    rows: Rows = {
+        title_of(name): (
+            _extreme(ours[name], choose=min),
+            _extreme(ours[name]),
+            _extreme(paper[name], low, HALF_DIGITS[0], choose=min),
+            _extreme(paper[name], high, HALF_DIGITS[1]),
         )
+        for name, (low, high) in PUBLISHED_RANGES.items()
+    }
     columns = ("smallest", "largest", "smallest of the paper's 64", "largest of the paper's 64")
     ranges = Sheet("Numbers of parameters", "method", columns, rows)
-    pairs = zip(sizes["node_translation"], sizes["set_translation"], strict=True)
-    mismatches = [m for m in (ratio(100 * abs(a - b), b) for a, b in pairs) if not isnan(m)]
     largest = (
-        _extreme(mismatches, digits=3),
-        _extreme([case.mismatch for case in paper], PUBLISHED_MISMATCH, 0.0005, digits=3),
+        _extreme(_mismatches(ours), digits=3),
+        _extreme(_mismatches(paper), PUBLISHED_MISMATCH, 0.0005, digits=3),
     )
     titles = ("largest mismatch (%)", "largest of the paper's 64 (%)")
     row = {"Node against set translation": largest}
     return [ranges, Sheet("Matching of capacities", "comparison", titles, row)]
 
 
+def _mismatches(sizes: Mapping[str, Sequence[float]]) -> list[float]:
+    """Between node and set translation, in per cent of the latter."""
+    pairs = zip(sizes["node_translation"], sizes["set_translation"], strict=True)
+    return [ratio(100 * abs(node - translation), translation) for node, translation in pairs]
+
+
 def _extreme(
     values: Sequence[float], end: float = nan, half: float = nan, digits: int = 0, choose: Any = max
 ) -> Figure:
     """The largest or smallest value beside the published end of their range."""
-    value = choose(values, default=nan)
+    value = choose((value for value in values if not isnan(value)), default=nan)
     return Figure(value, end, digits=digits, tolerance=half, counted="")
 
 
@@ -365,9 +370,7 @@ def _beyond(records: Sequence[RunRecord]) -> list[Sheet]:
     reads = {title: _read_gain(LADDER)}
     reads[f"{title}, without similar nodes"] = _read_gain(LADDER, "test without similar")
     reads |= {f"only {rung.title}": _read_rung_gain(key) for key, rung in RUNGS.items()}
-    for key, method in METHODS.items():
-        if key != LADDER and any(key in record.methods for record in records):
-            reads[method.title] = _read_gain(key)
+    reads |= {method.title: _read_gain(key) for key, method in METHODS.items() if key != LADDER}
     reads["Retrained backbone, its single models"] = _read_gain("retrained_backbone", "test single")
     gains = {name: cells for name, read in reads.items() if (cells := _make_cells(records, read))}
     if title not in gains:
@@ -430,8 +433,7 @@ def _calibration(records: Sequence[RunRecord]) -> Sheet:
     }
     rows: Rows = {}
     for title, key in keys.items():
-        kind = Kind(lambda record, key=key: 100 * record.number(LADDER, key))  # type: ignore[misc]
-        cells = case_figures(records, kind)
+        cells = case_figures(records, quantity(LADDER, key))
         total, cases = _overall(cells)
         parts = _by_dataset(cells)
         means = (_mean(cells, part) for part in (cases, *parts.values()))

@@ -1,6 +1,5 @@
 """The study: a grid of cases, run once, stored, resumed, merged and set beside the paper."""
 
-from gnn_repair.results.frame import export_results, read_results
 from gnn_repair.results.protocol import (
     INDEPENDENT,
     PAPER,
@@ -11,7 +10,7 @@ from gnn_repair.results.protocol import (
 )
 from gnn_repair.results.records import Case, Run, RunRecord
 from gnn_repair.results.rendering import RENDERERS
-from gnn_repair.results.store import Plan, Store, make_plan
+from gnn_repair.results.store import Plan, Store, export_results, make_plan, read_results
 from gnn_repair.results.tables import TABLES, make_tables
 from gnn_repair.study.engine import Engine, LocalEngine, ProcessEngine, RayEngine
 from gnn_repair.study.grid import Outcome, StudyProgress, Watcher, run_study

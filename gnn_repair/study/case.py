@@ -61,8 +61,6 @@ from gnn_repair.training import Progress
 
 Architecture = type[Backbone] | Backbone | OwnNetwork
 Grid = Sequence[str] | Mapping[str, Any]
-EVIDENCE = "evidence"
-"""The stage in which the use of evidence is counted."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +181,9 @@ def expose_frozen(frozen: Frozen | FrozenNetwork, device: torch.device) -> Expos
     return replace(exposure, origin=f"{frozen.own.title or exposure.origin} on {graph}")
 
 
-def build_backbone(backbone: type[Backbone] | Backbone, settings: BackboneProtocol) -> Backbone:
-    """A backbone in the protocol's sizes; an instance keeps its own sizes."""
-    if isinstance(backbone, Backbone):
+def build_backbone(backbone: Architecture, settings: BackboneProtocol) -> Backbone | OwnNetwork:
+    """A backbone in the protocol's sizes; what is an instance already keeps its own."""
+    if isinstance(backbone, Backbone | OwnNetwork):
         return backbone
     return backbone(Shape(**{size.name: getattr(settings, size.name) for size in fields(Shape)}))
 
@@ -197,20 +195,20 @@ def _train_frozen(
     if case.backbone not in settings.backbones:
         find_backbone(case.backbone)
         raise InputError(f"backbone {case.backbone!r} was not given to this study")
-    sizes, model = settings.protocol.backbones, settings.backbones[case.backbone]
-    options: dict[str, Any] = {"device": device, "seed": sizes.seed}
+    sizes = settings.protocol.backbones
+    model = build_backbone(settings.backbones[case.backbone], sizes)
+    budget = sizes.budget(model.budget)
+    options: dict[str, Any] = {"device": device, "budget": budget, "seed": sizes.seed}
     if isinstance(model, OwnNetwork):
         if file is not None:
             return load_network(file, model, data)
         (split,) = case.splits
-        options["on_progress"] = _report_epochs(tell, f"training split {split}")
-        return train_own(model, data, split, budget=sizes.budget(model.budget), **options)
-    model = build_backbone(model, sizes)
-    budget = sizes.budget(model.budget)
+        progress = _report_epochs(tell, f"training split {split}")
+        return train_own(model, data, split, on_progress=progress, **options)
     if file is not None:
         return Frozen.load(file, data, model, budget, sizes.seed)
-    options["on_progress"] = _report_epochs(tell, "training")
-    return train_backbone(model, data, case.splits, budget=budget, **options)
+    progress = _report_epochs(tell, "training")
+    return train_backbone(model, data, case.splits, on_progress=progress, **options)
 
 
 def _report_epochs(tell: Tell, stage: str) -> Callable[[Progress], None]:
@@ -250,13 +248,13 @@ def _count_evidence(models: CaseModels, tell: Tell) -> CaseModels:
     tell("use of evidence")
     clock, test = Clock(models.device), models.masks["test"]
     errors, use = models.findings.reachable_errors, dict[str, list[Numbers]]()
-    with clock(EVIDENCE):
+    with clock("evidence"):
         for name, fitted in models.repairs.items():
             fixed = errors_fixed(models.predicted[name], models.data.y, errors, test)
             inside = shifts_inside(fitted, models.exposure, test)
             use[name] = [a | b for a, b in zip(fixed, inside, strict=True)]
     seconds = {**models.seconds, **clock.shares(len(models.case.splits))}
-    seconds["total"] += seconds[EVIDENCE]
+    seconds["total"] += seconds["evidence"]
     return replace(models, use=use, seconds=seconds)
 
 
@@ -286,10 +284,10 @@ def make_records(models: CaseModels) -> list[RunRecord]:
     accuracies = _score(frozen, frozen.logits.argmax(2), models, nothing, sizes)
     methods = {}
     for name, fitted in models.repairs.items():
-        further = further_scores(fitted, models.exposure, data.y, models.masks["test"])
-        further = [a | b for a, b in zip(further, models.use.get(name, nothing), strict=True)]
+        extra = further_scores(fitted, models.exposure, data.y, models.masks["test"])
+        extra = [a | b for a, b in zip(extra, models.use.get(name, nothing), strict=True)]
         sizes = {"parameters": int(fitted.num_parameters)}
-        methods[name] = _score(fitted, models.predicted[name], models, further, sizes)
+        methods[name] = _score(fitted, models.predicted[name], models, extra, sizes)
     return [
         RunRecord(
             protocol=settings.protocol.digest,
@@ -318,7 +316,7 @@ def make_records(models: CaseModels) -> list[RunRecord]:
 
 
 def _score(
-    model: Any, predicted: Tensor, case: CaseModels, further: list[Numbers], sizes: Numbers
+    model: Any, predicted: Tensor, case: CaseModels, extra: list[Numbers], sizes: Numbers
 ) -> list[Numbers]:
     """One table per split: the accuracy of ``predicted`` [S, N] by part (None where the part is
     empty), ``further`` scores, training statistics and sizes."""
@@ -329,7 +327,7 @@ def _score(
             mask = masks[:, member].cpu()
             row[part] = int(right[mask].sum()) / int(mask.sum()) if bool(mask.any()) else None
         statistics = {name: getattr(model, name)[member].item() for name in STATISTICS}
-        rows.append(row | further[member] | statistics | sizes)
+        rows.append(row | extra[member] | statistics | sizes)
     return rows
 
 
@@ -431,11 +429,10 @@ def _check_backbones(backbones: Grid, protocol: Protocol) -> Mapping[str, Archit
         backbones = {name: type(find_backbone(name)) for name in backbones}
     architectures = {name: _as_architecture(name, value) for name, value in backbones.items()}
     for name, architecture in architectures.items():
-        if not isinstance(architecture, OwnNetwork):
-            try:
-                build_backbone(architecture, protocol.backbones)
-            except TypeError as error:
-                raise InputError(f"backbone {name!r} cannot be built: {error}") from error
+        try:
+            build_backbone(architecture, protocol.backbones)
+        except TypeError as error:
+            raise InputError(f"backbone {name!r} cannot be built: {error}") from error
     return architectures
 
 

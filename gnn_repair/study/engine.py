@@ -251,8 +251,8 @@ class RayEngine(Engine):
         try:
             self._check_needs()
             remote = self.ray.remote(max_retries=self.retries, **self.needs)(_attempt_remote)
-            place = self.ray.put((work, shared))
-            pending = {remote.remote(place, task): task for task in tasks}
+            sent = self.ray.put((work, shared))
+            pending = {remote.remote(sent, task): task for task in tasks}
             while pending:
                 ready = self.ray.wait(list(pending), num_returns=1, timeout=LISTEN)[0]
                 if not ready:
@@ -317,8 +317,8 @@ class RayEngine(Engine):
             return Failure.of(error)
 
 
-def _attempt_remote(place: tuple[Work[Task, Result], Any], task: Task) -> Result | Failure:
-    work, shared = place
+def _attempt_remote(sent: tuple[Work[Task, Result], Any], task: Task) -> Result | Failure:
+    work, shared = sent
     return attempt(work, shared, task, lambda text: None)  # progress stays on the worker
 
 

@@ -18,7 +18,7 @@ from gnn_repair.budget import as_list, check_type
 from gnn_repair.errors import InputError
 from gnn_repair.published import count_of
 from gnn_repair.results.protocol import PAPER, Protocol
-from gnn_repair.results.records import Case, RunRecord, all_runs, check_splits
+from gnn_repair.results.records import Case, RunRecord, all_runs
 from gnn_repair.results.store import (
     PAPER_BACKBONES,
     PAPER_DATASETS,
@@ -177,7 +177,7 @@ def run_study(
         axis if isinstance(axis, Mapping) else as_list(name, axis, NAMES)
         for name, axis in (("datasets", datasets), ("backbones", backbones))
     )
-    runs = all_runs(graphs, models, check_splits(splits))
+    runs = all_runs(graphs, models, splits)
     numbers = sorted({run.split for run in runs})
     kept_splits = {"all": numbers, "first": numbers[:1], "none": []}[keep_models]
     plan = make_plan(results, protocol, runs, methods, stack)

@@ -310,10 +310,10 @@ def _score_ladder(
         for name, gains in zip(fitted.candidates[1:], hits[1:] - hits[0], strict=True):
             numbers[f"out-of-fold gain {name} class {label}"] = _mean(gains)
     if labels.numel():
-        known = validation >= 0
-        log_probs = fitted.constants["out_of_fold"][member, 0][known]
+        labelled = validation >= 0
+        log_probs = fitted.constants["out_of_fold"][member, 0][labelled]
         # Temperature scaling of the frozen prediction, learned on validation nodes.
-        scaled = candidates[FROZEN] / float(temperature(log_probs, validation[known]))
+        scaled = candidates[FROZEN] / float(temperature(log_probs, validation[labelled]))
         predictions = {
             "": fitted.member_logits(exposure)[member][rows].log_softmax(1),
             " frozen": candidates[FROZEN],

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from gnn_repair.results.store import pack
-from gnn_repair.study import PAPER, Store
-from tests.helpers.study.planted_records import make_record
+from gnn_repair.study import PAPER
+from tests.helpers.study.planted_records import make_record, stored
 
 LONG = "x" * 5000
 DEEP = "[" * 5000 + "]" * 5000
@@ -114,11 +114,8 @@ LINES: list[list[str]] = [
 def places(tmp_path_factory):
     """What the lines name: files and folders of every awkward kind."""
     home = tmp_path_factory.mktemp("places")
-    held = Store(home / "store")
-    held.begin(PAPER)
-    for dataset in ("cora", "pubmed"):
-        held.put(make_record(dataset, "gcn", 0))
-    pack(held.root, home / "packed.jsonl")
+    records = (make_record(dataset, "gcn", 0) for dataset in ("cora", "pubmed"))
+    pack(stored(home / "store", *records).root, home / "packed.jsonl")
     (home / "folder").mkdir()
     (home / "folder.csv").mkdir()
     (home / "file").write_text("some text\n")

@@ -25,7 +25,7 @@ from gnn_repair.cli.main import app
 from gnn_repair.errors import DatasetError, InputError
 from gnn_repair.oracle import Solution
 from gnn_repair.study import INDEPENDENT, PAPER, Store, override
-from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.planted_records import make_record, stored
 from tests.helpers.study.tiny import TINY
 
 # ``gnn-repair data`` and ``demo`` as a user meets them: output and exit codes.
@@ -288,9 +288,7 @@ def test_the_demo_goes_the_whole_way_and_reaches_nobody(heard, run, monkeypatch,
 
 
 def test_looking_around_reaches_nobody(heard, run, tmp_path):
-    held = Store(tmp_path / "store")
-    held.begin(PAPER)
-    held.put(make_record("cora", "gcn", 0))
+    held = stored(tmp_path / "store", make_record("cora", "gcn", 0))
     store = ("--store", str(held.root))
     root = ("--root", str(tmp_path / "no-data"))
     assert run("data", "list", *root)[0] == 0
@@ -529,12 +527,11 @@ def called(monkeypatch):
 @pytest.fixture
 def cases(tmp_path):
     """Two backbones on cora and one on pubmed, under two protocols."""
-    held = Store(tmp_path / "cases")
+    pairs = ("cora", "gcn"), ("cora", "gat"), ("pubmed", "gcn")
+    records = [make_record(*pair, 3) for pair in pairs]
     for protocol in (PAPER, OTHER):
-        held.begin(protocol)
-        for dataset, backbone in (("cora", "gcn"), ("cora", "gat"), ("pubmed", "gcn")):
-            held.put(make_record(dataset, backbone, 3, protocol=protocol.digest))
-    return held.root
+        stored(tmp_path / "cases", *records, protocol=protocol)
+    return tmp_path / "cases"
 
 
 @pytest.mark.parametrize("compare", ["sgc", "1"])

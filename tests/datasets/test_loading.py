@@ -125,21 +125,6 @@ def test_missing_files_are_named_with_size_and_place(tmp_path, monkeypatch):
     assert not root.exists()
 
 
-@pytest.mark.parametrize(
-    ("root", "words"),
-    [
-        ("file/root", r"roman_empire.npz \(20,401,489 bytes\)"),
-        ("file", "is a file"),
-        (" ", "empty"),
-    ],
-)
-def test_an_unwritable_root(root, words, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DatasetError, match=words):
-        load_dataset("roman-empire", root)
-
-
 def test_the_root_may_come_from_the_environment_unless_given(arrays, place, monkeypatch, tmp_path):
     spec, root = place("roman-empire", arrays)
     monkeypatch.setenv("GNN_REPAIR_DATA", str(root))

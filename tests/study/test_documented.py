@@ -16,7 +16,7 @@ from gnn_repair.results.records import check_methods
 from gnn_repair.results.rendering import as_markdown, facts, latex
 from gnn_repair.results.store import PackedResults, current_methods, pack
 from gnn_repair.study import PAPER, PROTOCOLS, RENDERERS, Store, make_tables, run_study
-from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.planted_records import make_record, stored
 from tools.beyond import LINE, TABLES, gathered, written
 
 # Names and words of one's own in LaTeX and Markdown.
@@ -68,10 +68,8 @@ def test_files_are_gathered_and_each_method_of_a_run_is_taken_once(tmp_path):
     """Of several files the first one that has it."""
 
     def written_file(name, *held):
-        store = Store(tmp_path / name)
-        store.begin(PAPER)
-        for split, methods in enumerate(held):
-            store.put(make_record("cora", "gcn", split, methods=methods))
+        records = (make_record("cora", "gcn", k, methods=own) for k, own in enumerate(held))
+        stored(tmp_path / name, *records)
         pack(tmp_path / name, tmp_path / f"{name}.jsonl")
 
     first, other, control = {"test": 0.82}, {"test": 0.9}, {"test": 0.83, "test single": 0.8}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from itertools import islice
@@ -29,13 +27,12 @@ from gnn_repair.study import (
     run_study,
 )
 from gnn_repair.study.engine import Failure
-from tests.helpers.study.planted_records import fake_case, make_record
+from tests.helpers.study.planted_records import fake_case, make_record, stored
 from tests.helpers.study.tiny import tiny_graph
 
 # Planning, running, failing and resuming, with cases that take no time.
 
 GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": range(3)}
-ROOT = Path(__file__).parents[2]
 
 USUAL = tuple(name for name, method in METHODS.items() if method.by_default)
 
@@ -79,9 +76,7 @@ def test_the_whole_grid_is_run_once(tmp_path):
 
 
 def test_only_what_is_missing_under_this_protocol_is_run_in_stacks(tmp_path):
-    store = Store(tmp_path)
-    store.begin(PAPER)
-    store.put(make_record("cora", "gcn", 1))
+    store = stored(tmp_path, make_record("cora", "gcn", 1))
     runs = all_runs(["cora"], ["gcn", "gat"], range(4))
     for stack, splits in {
         None: [("gcn", (0, 2, 3)), ("gat", (0, 1, 2, 3))],
@@ -96,11 +91,9 @@ def test_only_what_is_missing_under_this_protocol_is_run_in_stacks(tmp_path):
 
 
 def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
-    store = Store(tmp_path)
-    store.begin(PAPER)
     full = make_record("cora", "gcn", 0)
     partial = replace(full, methods={"refit_head": full.methods["refit_head"]}, oracle=None)
-    store.put(partial)
+    store = stored(tmp_path, partial)
     runs = [Run("cora", "gcn", 0)]
     assert make_plan(store, PAPER, runs, ["refit_head"]).cases == ()
     (case,) = make_plan(store, PAPER, runs, ["reweighting"]).cases
@@ -127,49 +120,6 @@ def test_a_failing_case_is_recorded_and_the_study_goes_on(tmp_path):
     again = run_study(**GRID, store=tmp_path, work=fake_case)
     assert (again.stored, again.already, again.failures) == (3, 9, {})
     assert make_plan(store, PAPER, all_runs(**GRID)).failed == {}
-
-
-def test_an_interrupt_keeps_what_is_stored(tmp_path):
-    def work(shared, case, tell):
-        if case.dataset == "pubmed":
-            raise KeyboardInterrupt
-        return fake_case(shared, case, tell)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(**GRID, store=tmp_path, work=work)
-    assert {r.dataset for r in Store(tmp_path).records(PAPER.digest)} == {"cora"}
-
-
-SLOW = """
-import sys, time
-from tests.helpers.study.planted_records import fake_case
-from gnn_repair.study import run_study
-
-def work(shared, case, tell):
-    time.sleep(0.05)
-    return fake_case(shared, case, tell)
-
-run_study(["cora"], [f"b{i}" for i in range(12)], range(3), store=sys.argv[1], work=work)
-"""
-
-
-def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path)], cwd=ROOT)
-    wanted, deadline = 3, time.monotonic() + 300
-    while len(list(tmp_path.rglob("split-2.json"))) < wanted:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
-    survivors = list(Store(tmp_path).records(PAPER.digest))
-    assert wanted <= len([r for r in survivors if r.split == 2]) < 12
-    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("split-*.json")}
-    names = [f"b{i}" for i in range(12)]
-    outcome = run_study(["cora"], names, range(3), store=tmp_path, work=fake_case)
-    assert outcome.already == len(survivors) == 36 - outcome.stored
-    # What was stored before the kill was not run again.
-    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
 
 
 # Several cases at once, in processes that may fail or die.

@@ -314,20 +314,3 @@ def test_models_that_no_file_can_hold_are_not_kept_and_fail_nothing(tmp_path):
     assert store.models(PROTOCOL.digest, Run("mine", "odd", 0)) == {}
     with pytest.raises(InputError, match="keep_models is 'some'; choose from all, first, none"):
         studied(tmp_path, [0], ["oracle"], keep_models="some")
-
-
-@pytest.mark.parametrize("brings", [True, False])
-def test_a_record_that_gets_further_methods_keeps_its_models(store, tmp_path, brings):
-    digest, run = PROTOCOL.digest, Run("mine", "gcn", 1)
-    whole = store.get(digest, run)
-    kept = {name: path.read_bytes() for name, path in store.models(digest, run).items()}
-    first, further = Store(tmp_path / "first"), Store(tmp_path / "further")
-    halves = {"frozen", *KEPT[:2]}, set(KEPT[2:]) if brings else set()
-    for place, methods, models in zip((first, further), (KEPT[:2], KEPT[2:]), halves, strict=True):
-        place.begin(store.protocol(digest))
-        own = {name: whole.methods[name] for name in methods}
-        place.put(replace(whole, methods=own, models={name: kept[name] for name in models}))
-    assert merge([further.root], first.root).united == 1
-    assert set(first.get(digest, run).methods) == set(KEPT)
-    found = {name: path.read_bytes() for name, path in first.models(digest, run).items()}
-    assert found == {name: kept[name] for name in halves[0] | halves[1]}

@@ -32,7 +32,7 @@ from gnn_repair.study import (
     read_protocol,
 )
 from gnn_repair.study.case import build_backbone
-from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.planted_records import make_record, stored
 
 # The protocol: the paper's numbers, their digest, and changing them.
 
@@ -248,11 +248,9 @@ def test_a_stage_of_another_version_is_made_anew_and_no_other(tmp_path, monkeypa
     """A further method is such a stage."""
     for stage in VERSIONS:  # records without keys are of the time when all were 1
         monkeypatch.setitem(VERSIONS, stage, 1)
-    store = Store(tmp_path)
-    store.begin(PAPER)
     whole = make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn"))
-    store.put(dataclasses.replace(whole, methods={**whole.methods, "theirs": {"test": 0.5}}))
-    store.put(make_record("cora", "gcn", 1))
+    whole = dataclasses.replace(whole, methods={**whole.methods, "theirs": {"test": 0.5}})
+    store = stored(tmp_path, whole, make_record("cora", "gcn", 1))
     runs = [Run("cora", "gcn", 0), Run("cora", "gcn", 1)]
 
     def current():
@@ -305,9 +303,8 @@ def test_a_store_of_earlier_versions_is_read_as_what_it_holds(legacy):
 
 
 def test_what_is_written_now_goes_before_what_was_written_then(legacy):
-    legacy.begin(INDEPENDENT)
-    legacy.put(make_record("cora", "gcn", 1, 0.5, protocol=INDEPENDENT.digest))
-    legacy.put(make_record("cora", "gcn", 3, 0.6, protocol=INDEPENDENT.digest))
+    records = make_record("cora", "gcn", 1, 0.5), make_record("cora", "gcn", 3, 0.6)
+    legacy = stored(legacy.root, *records, protocol=INDEPENDENT)
     found = {r.split: r.frozen["test"] for r in legacy.records(INDEPENDENT.digest)}
     assert found == pytest.approx({0: 0.80, 1: 0.5, 2: 0.82, 3: 0.6})
     assert sorted(path.name for path in legacy.root.iterdir()) == sorted(

@@ -18,10 +18,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.methods import FROZEN, MARKERS, METHODS, RUNGS, Look
 from gnn_repair.oracle.problems import FAILED
 from gnn_repair.oracle.solver import solve
-from gnn_repair.repair import (
-    Reweighting,
-    SetTranslation,
-)
+from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.repair.folds import build_repair
 from gnn_repair.repair.ladder.rungs import calibration_error
@@ -332,7 +329,9 @@ def test_planted_shifts(exposure, monkeypatch):
     assert shifts_inside(kept, exposure, test)[0] == {}
     assert shifts_inside(kept, exposure, test)[1]["shifts"] == 15
     nothing = replace(found, best_epoch=torch.tensor([0, 0]))
-    assert shifts_inside(nothing, exposure, test) == [{}, {}]
+    other = fitted(Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8), exposure)
+    for without in (nothing, other):
+        assert shifts_inside(without, exposure, test) == [{}, {}]
     solved = measures.solve_with_second_attempts
     unproved = lambda *given: replace(solved(*given), bound=np.zeros(25))  # noqa: E731
     monkeypatch.setattr(measures, "solve_with_second_attempts", unproved)
@@ -354,12 +353,6 @@ def test_shifts_are_judged_at_their_own_member_s_scale(offset, monkeypatch):
     for s in range(2):
         alone = solve_displacements(pair.member(s), shift[:1], everyone[:, :1])
         assert (alone.inside == found.inside[found.member == s]).all()
-
-
-def test_other_methods_have_no_shifts(exposure):
-    repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8)
-    everyone = torch.ones(60, 2, dtype=torch.bool)
-    assert shifts_inside(fitted(repair, exposure), exposure, everyone) == [{}, {}]
 
 
 def test_without_similar_is_without_every_candidate_that_reads_similar_nodes():

@@ -27,7 +27,7 @@ from gnn_repair.study import (
 )
 from gnn_repair.study.case import Clock, stack_of
 from tests.campaigns import store_kills
-from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.planted_records import make_record, stored
 
 # The store: whole files or none, nothing foreign read, nothing lost by merging.
 
@@ -36,10 +36,7 @@ RUN = Run("cora", "gcn", 0)
 
 @pytest.fixture
 def store(tmp_path):
-    held = Store(tmp_path / "store")
-    held.begin(PAPER)
-    held.put(make_record("cora", "gcn", 0))
-    return held
+    return stored(tmp_path / "store", make_record("cora", "gcn", 0))
 
 
 def files(store):
@@ -53,8 +50,7 @@ def test_a_record_comes_back_and_another_protocol_never_mixes(store):
     assert store.settings(PAPER.digest) == PAPER.settings()
     folder = PAPER.digest
     assert files(store) == [f"{folder}/cora/gcn/split-0.json", f"{folder}/protocol.json"]
-    store.begin(other)
-    store.put(make_record("cora", "gcn", 0, test=0.1, protocol=other.digest))
+    store = stored(store.root, make_record("cora", "gcn", 0, test=0.1), protocol=other)
     assert store.get(PAPER.digest, RUN) == record
     assert store.get(other.digest, RUN).frozen["test"] == 0.1
     assert store.digests() == sorted([PAPER.digest, other.digest])
@@ -233,12 +229,9 @@ OTHER = override(PAPER, ["backbones.hidden=64"])
 
 @pytest.fixture
 def store_packed(tmp_path):
-    held = Store(tmp_path / "store")
+    records = [make_record("cora", "gcn", split, 0.7 + split / 100) for split in range(3)]
     for protocol in (PAPER, OTHER):
-        held.begin(protocol)
-        for split in range(3):
-            test = 0.7 + split / 100
-            held.put(make_record("cora", "gcn", split, test, protocol=protocol.digest))
+        held = stored(tmp_path / "store", *records, protocol=protocol)
     held.put_failure(PAPER.digest, Run("cora", "gat", 0), "a planted fault", "Traceback")
     return held
 
@@ -385,15 +378,7 @@ def test_a_few_kills_lose_nothing():
 
 @pytest.fixture
 def root(tmp_path):
-    store = Store(tmp_path)
-    store.begin(PAPER)
-    for split in range(3):
-        store.put(store_kills.make_record(split, 100 + split))
-    return tmp_path
-
-
-def put_other(root):
-    Store(root).put(store_kills.make_record(0, 55))
+    return stored(tmp_path, *(store_kills.make_record(k, 100 + k) for k in range(3))).root
 
 
 @pytest.mark.parametrize(
@@ -430,15 +415,22 @@ def test_models_are_those_of_the_record_that_is_there(store):
         assert {name: path.read_bytes() for name, path in found.items()} == held
 
 
-def test_merging_brings_models_that_are_lacking_and_leaves_those_that_are_there(store, tmp_path):
-    record, source = make_record("cora", "gcn", 0), Store(tmp_path / "source")
-    source.begin(PAPER)
-    source.put(replace(record, models={"frozen": b"9", "refit_head": b"2"}))
-    store.put(replace(record, models={"frozen": b"1"}))
-    merge([source.root], store.root)
-    found = store.models(PAPER.digest, RUN)
-    held = {name: path.read_bytes() for name, path in found.items()}
-    assert held == {"frozen": b"1", "refit_head": b"2"}
+@pytest.mark.parametrize("united", [0, 1])
+@pytest.mark.parametrize("brought", [{}, {"frozen": b"9", "refit_head": b"2"}])
+def test_merging_brings_models_that_are_lacking_and_leaves_those_that_are_there(
+    store, tmp_path, brought, united
+):
+    """Of the same record, and of one with a further method."""
+    record = make_record("cora", "gcn", 0)
+    fewer = {name: row for name, row in record.methods.items() if name != "refit_head"}
+    own = replace(record, methods=fewer if united else record.methods, models={"frozen": b"1"})
+    store.put(own)
+    source = stored(tmp_path / "source", replace(record, models=brought))
+    assert merge([source.root], store.root).united == united
+    assert store.get(PAPER.digest, RUN).methods == record.methods
+    models = store.models(PAPER.digest, RUN)
+    held = {name: path.read_bytes() for name, path in models.items()}
+    assert held == {**brought, "frozen": b"1"}
 
 
 def test_the_stack_of_a_record_that_does_not_name_it_is_its_case_s(store):

@@ -21,7 +21,7 @@ from gnn_repair.results.rendering import facts
 from gnn_repair.results.store import merge, pack
 from gnn_repair.results.tables import TABLES
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
-from tests.helpers.study.planted_records import make_record, random_records
+from tests.helpers.study.planted_records import make_record, random_records, stored
 from tests.helpers.study.tiny import tiny_graph
 
 # Every figure of every table, recomputed from the records' rows by code that shares nothing.
@@ -221,20 +221,12 @@ def test_advice_needs_a_gain_above_its_spread_over_splits(told):
         ]
 
 
-def stored(records, folder):
-    store = Store(folder)
-    store.begin(PAPER)
-    for record in records:
-        store.put(record)
-    return store
-
-
 def test_order_packing_merging_and_repeating_change_nothing(tmp_path):
     records = random_records(0)
-    held = stored(records, tmp_path / "whole")
+    held = stored(tmp_path / "whole", *records)
     expected = RENDERERS["json"](make_tables(held.records(PAPER.digest), TABLES))
     for place, part in enumerate((records[::2], records[1::2] + records[:3])):  # three in both
-        stored(part, tmp_path / f"half-{place}")
+        stored(tmp_path / f"half-{place}", *part)
     pack(tmp_path / "half-1", tmp_path / "half.jsonl")
     for order in (["half-0", "half.jsonl"], ["half.jsonl", "half-0", "whole", "half.jsonl"]):
         target = tmp_path / "-".join(order)
@@ -247,7 +239,7 @@ def test_order_packing_merging_and_repeating_change_nothing(tmp_path):
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_the_frame_has_every_number_once_and_is_exported(tmp_path, ending):
     records = random_records(1)
-    store, path = stored(records, tmp_path / "store").root, tmp_path / f"results.{ending}"
+    store, path = stored(tmp_path / "store", *records).root, tmp_path / f"results.{ending}"
     frame = read_results(store)
     keys = ["dataset", "backbone", "split", "method", "part", "metric"]
     assert not frame.duplicated(keys).any()

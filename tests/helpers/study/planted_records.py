@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from gnn_repair.methods import METHODS, RUNGS
-from gnn_repair.results.protocol import PAPER
+from gnn_repair.results.protocol import PAPER, Protocol
 from gnn_repair.results.records import Case, RunRecord
+from gnn_repair.results.store import Store
 
 OFFSETS = {"refit_head": -0.01, "node_translation": 0.01, "set_translation": 0.03}
 
@@ -18,7 +21,7 @@ def make_record(
 ) -> RunRecord:
     """A record whose frozen test accuracy is ``test``; methods differ from it by ``OFFSETS``."""
     score = {"train": 0.9, "val": test, "best_epoch": 3, "epochs_run": 5, "diverged": False}
-    reach = {"nodes": 10, "reachable": 9, "errors": 2, "reachable_errors": 1}
+    reach: dict[str, Any] = {"nodes": 10, "reachable": 9, "errors": 2, "reachable_errors": 1}
     reach |= {"true_class_reach": 0.9, "error_reach": 0.5, "support": 1.5}
     graph = {"nodes": 20, "entries": 60, "features": 4, "classes": 2}
     planted: dict[str, Any] = {
@@ -39,6 +42,15 @@ def make_record(
     return RunRecord(**planted | changes)
 
 
+def stored(folder: Path, *records: RunRecord, protocol: Protocol = PAPER) -> Store:
+    """A store of these records, each as one of the protocol."""
+    store = Store(folder)
+    store.begin(protocol)
+    for record in records:
+        store.put(replace(record, protocol=protocol.digest))
+    return store
+
+
 def fake_case(shared: Any, case: Case, tell: Any) -> list[Any]:
     """The work of a case, in no time."""
     return [make_record(run.dataset, run.backbone, run.split) for run in case.runs]
@@ -51,10 +63,10 @@ def random_records(seed: int) -> list[RunRecord]:
     """Random records of a part of a grid."""
     chance = random.Random(seed)
 
-    def maybe(value, p=0.85):
+    def maybe(value: Any, p: float = 0.85) -> Any:
         return value if chance.random() < p else None
 
-    def share():
+    def share() -> float:
         return chance.randrange(0, 41) / 40  # coarse, so that ties happen
 
     made = []
