@@ -109,6 +109,17 @@ def softmax_of(score: Tensor, e: Tensor, x: Tensor) -> Tensor:
     return shifted / (add_up(shifted, e, x)[e[1]] + 1e-16)
 
 
+def by_kind(e: Tensor) -> list[Tensor]:
+    """Two relations by the sender's number."""
+    return [e[:, e[0] % 2 == kind] for kind in (0, 1)]
+
+
+def counted(e: Tensor, x: Tensor) -> Tensor:
+    """How many edges lead from u to v, [v, u]."""
+    ones = x.new_ones(e.shape[1])
+    return x.new_zeros(len(x), len(x)).index_put((e[1], e[0]), ones, accumulate=True)
+
+
 def kinds_of(x: Tensor) -> Tensor:
     return (x[:, 0] > 0).long()
 
@@ -195,6 +206,34 @@ class Mixtures(Net):
             count = degree(part, x).clamp(min=1).unsqueeze(1)
             out = out + add_up(self.edges(x[part[0]], part, r), part, x) / count @ weight[r]
         return out
+
+    def relations_one_above_the_other(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        """As torch-rgcn has them."""
+        parts, h, n = by_kind(e), self.lin("a", x), len(x)
+        places = torch.cat([torch.stack([r * n + p[1], p[0]]) for r, p in enumerate(parts)], 1)
+        numbers = [self.edges(x.new_ones(p.shape[1]), p, r) for r, p in enumerate(parts)]
+        both = torch.sparse_coo_tensor(places, torch.cat(numbers), (2 * n, n)) @ h
+        weights = self.tensor("w", 2, WIDTH, CLASSES)
+        return torch.einsum("rni,rio->no", both.view(2, n, WIDTH), weights)
+
+    def a_batch_of_matrices(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        several = [self.matrix(counted(part, x), r) for r, part in enumerate(by_kind(e))]
+        both = torch.stack(several) @ self.lin("a", x)
+        return self.lin("out", torch.cat([both[0], both[1]], 1).relu(), CLASSES)
+
+    def rows_by_kind(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        h, parts = self.lin("a", x), by_kind(e)
+        sent = torch.cat([self.edges(h[p[0]], p, r) for r, p in enumerate(parts)])
+        rows = torch.cat([2 * p[1] + r for r, p in enumerate(parts)])
+        both = sent.new_zeros(2 * len(x), WIDTH).index_add(0, rows, sent) / 3
+        return self.lin("out", both.view(len(x), 2 * WIDTH), CLASSES)
+
+    def a_bag_of_neighbours(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        e = e[:, torch.argsort(e[1], stable=True)]
+        starts = degree(e, x).cumsum(0).long() - degree(e, x).long()
+        weight = self.edges(x.new_ones(e.shape[1]), e)
+        h = self.lin("a", x, CLASSES)
+        return F.embedding_bag(e[0], h, starts, mode="sum", per_sample_weights=weight)
 
     def mean_and_deviation(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h, count = self.lin("a", x), degree(e, x).clamp(min=1).unsqueeze(1)
