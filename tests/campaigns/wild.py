@@ -432,6 +432,11 @@ class Mixtures(Net):
         h = self.matrix(a) @ self.lin("a", x)
         return -torch.cdist(h, self.tensor("p", CLASSES, WIDTH)).square()
 
+    def the_two_largest_channels(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        h = self.matrix(a) @ self.lin("a", x)
+        top = h.topk(2, 1)
+        return self.lin("out", torch.zeros_like(h).scatter(1, top.indices, top.values), CLASSES)
+
     def hyperbolic(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         def bent(u: Tensor) -> Tensor:
             length = u.norm(dim=1, keepdim=True).clamp_min(1e-15)
