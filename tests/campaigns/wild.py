@@ -235,6 +235,33 @@ class Mixtures(Net):
         h = self.lin("a", x, CLASSES)
         return F.embedding_bag(e[0], h, starts, mode="sum", per_sample_weights=weight)
 
+    def sums_onto_the_root(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        out = self.lin("root", x)
+        for r, part in enumerate(by_kind(e)):
+            sent = self.edges(self.lin(f"a{r}", x)[part[0]], part, r)
+            out = out.scatter_add(0, part[1][:, None].expand(-1, WIDTH), sent)
+        return self.lin("out", out.tanh(), CLASSES)
+
+    def products_onto_the_root(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        out = self.lin("root", x, CLASSES)
+        for r, part in enumerate(by_kind(e)):
+            matrix = self.matrix(counted(part, x), r)
+            out = torch.addmm(out, matrix, self.lin(f"a{r}", x, CLASSES), beta=0.5)
+        return out
+
+    def a_mean_with_its_base(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        sent = self.edges(self.lin("a", x, CLASSES)[e[0]], e)
+        index = e[1][:, None].expand(-1, CLASSES)
+        return self.lin("base", x, CLASSES).scatter_reduce(0, index, sent, "mean")
+
+    def nothing_by_nothing(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        total = add_up(self.edges(self.lin("a", x, CLASSES)[e[0]], e), e, x)
+        return torch.nan_to_num(total / degree(e, x)[:, None]) + self.lin("b", x, CLASSES)
+
+    def an_adjacency_made_inside(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        made, h = self.matrix(counted(e, x)), self.lin("a", x, CLASSES)
+        return (made.unsqueeze(-1) * h.unsqueeze(0)).sum(1)
+
     def mean_and_deviation(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h, count = self.lin("a", x), degree(e, x).clamp(min=1).unsqueeze(1)
         mean = add_up(self.edges(h[e[0]], e, 0), e, x) / count
@@ -563,9 +590,6 @@ class Mixtures(Net):
 class Others(Net):
     """Models that are no mixtures."""
 
-    def a_maximum(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
-        return scatter(self.lin("a", x, CLASSES)[e[0]], e[1], 0, len(x), "max")
-
     def a_maximum_over_kept_edges(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         self.kept = getattr(self, "kept", e)  # as a graph that is given to the model once
         source, target = self.kept
@@ -577,39 +601,19 @@ class Others(Net):
         sent = self.lin("a", x, CLASSES)[e[0]] + self.numbers.get("shift", 0.0)
         return scatter(sent, e[1], 0, len(x), "max")
 
-    def a_branch(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
-        h = a @ self.lin("a", x, CLASSES)
-        return 2 * h if h.sum() > 0 else h
-
     def a_codebook(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         return F.embedding((a @ self.lin("a", x)).argmax(1), self.tensor("e", WIDTH, CLASSES))
-
-    def columns_of_an_adjacency(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
-        return self.lin("out", torch.cat([a, x], 1), CLASSES)
 
     def a_sum_of_whole_numbers(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         return self.lin("out", ((a > 0).long() @ kinds_of(x)).to(x).unsqueeze(1), CLASSES)
 
-    def complex_numbers(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
-        turned = torch.complex(a.cos(), a.sin()) @ self.lin("a", x).to(torch.complex128)
-        return self.lin("out", torch.cat([turned.real, turned.imag], 1), CLASSES)
-
-    def shifted_rows(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
-        h = self.lin("a", x, CLASSES)
-        return h + h.roll(1, 0)
-
 
 MODELS = [name for name in vars(Mixtures) if not name.startswith("_")]
 REFUSED = {
-    "a_maximum": "amax",
     "a_maximum_over_kept_edges": "amax",
     "a_maximum_beside_kept_numbers": "amax",
-    "a_branch": "torch.where",
     "a_codebook": "torch.where",
-    "columns_of_an_adjacency": "N × N",
     "a_sum_of_whole_numbers": "whole numbers",
-    "complex_numbers": "real",
-    "shifted_rows": "roll",
 }
 """Models that are refused, and a word of what is said."""
 
