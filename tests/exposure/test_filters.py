@@ -17,7 +17,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.exposure.record import analysis
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.oracle import reach, solve
-from tests.helpers.models import product_models, spelled_models
+from tests.helpers.models import filter_models, spelled_models
 from tests.helpers.models.convolutions import NODES, bare, gcn, graph
 from tests.helpers.models.filter_models import (
     STEPS,
@@ -236,11 +236,11 @@ def test_the_last_of_several_hops_is_said_to_be_the_last_only(kind: Any, hops: i
 
 
 @pytest.mark.parametrize("negative", [False, True], ids=["positive", "signed"])
-@pytest.mark.parametrize("way", list(product_models.WAYS)[:-1])
+@pytest.mark.parametrize("way", list(filter_models.WAYS)[:-1])
 def test_a_product_is_an_aggregation(way: str, negative: bool) -> None:
-    form, times = product_models.WAYS[way]
+    form, times = filter_models.WAYS[way]
     torch.manual_seed(0)
-    model, matrix = product_models.Graphs(times).double().eval(), product_models.dense(negative)
+    model, matrix = filter_models.Graphs(times).double().eval(), filter_models.weighed(negative)
     data = Data(x=graph().x, adj=form(matrix))
     exposure = expose(model, data)
     torch.testing.assert_close(signed(exposure), (2 if way == "addmm" else 1) * matrix)

@@ -22,7 +22,6 @@ from tests.helpers.models import (
     link_models,
     output_models,
     pool_models,
-    product_models,
     refused_models,
     spelled_models,
     typed_models,
@@ -65,9 +64,9 @@ def spelled(kind: type[nn.Module], how: str) -> Exposure:
 
 
 def multiplied(way: str, signed: bool) -> Exposure:
-    form, times = product_models.WAYS[way]
-    data = Data(x=convolutions.graph().x, adj=form(product_models.dense(signed)))
-    return gr.expose(product_models.Graphs(times).double().eval(), data)
+    form, times = filter_models.WAYS[way]
+    data = Data(x=convolutions.graph().x, adj=form(filter_models.weighed(signed)))
+    return gr.expose(filter_models.Graphs(times).double().eval(), data)
 
 
 def filtered(name: str, head: bool, hops: str) -> Exposure:
@@ -192,7 +191,7 @@ def galleries() -> dict[str, Gallery]:
         }),
         "products": (0, {
             f"{way}{', signed' * signed}": partial(multiplied, way, signed)
-            for way in product_models.WAYS for signed in (False, True)
+            for way in filter_models.WAYS for signed in (False, True)
         }),
         "filters": (0, {
             f"{name}{', head' * head}, {hops}": partial(filtered, name, head, hops)

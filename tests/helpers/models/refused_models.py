@@ -60,24 +60,8 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "max pooling": (Pooled, r"the forward of Pooled mixes nodes by `max`, no weighted sum"),
     "no messages": (lambda: models.MLP([5, 8, 4]), "no aggregation happens in MLP's forward"),
     "random in evaluation": (
-        lambda: Functional(nn.functional.dropout),
+        lambda: Net(after=nn.functional.dropout),
         "change from run to run in evaluation",
     ),
-    "not connected": (lambda: Net(after=Zero()), "do not depend on what"),
+    "not connected": (lambda: Net(after=lambda x: x * 0), "do not depend on what"),
 }
-
-
-class Functional(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = pyg.GCNConv(5, 6), pyg.GCNConv(6, 8)
-        self.lin, self.function = nn.Linear(8, 4), function
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.conv1(x, edge_index).relu()
-        return self.lin(self.function(self.conv2(x, edge_index)))
-
-
-class Zero(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 0
