@@ -11,7 +11,6 @@ python -c "from tests.campaigns.wild import judged; print(judged('gcnii', 0))"
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -26,7 +25,7 @@ from torch_geometric.utils import scatter
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused, GnnRepairError
-from tests.campaigns import CampaignResult
+from tests.campaigns import Search
 
 FEATURES, WIDTH, CLASSES = 6, 8, 4
 PLACES = 3
@@ -35,8 +34,6 @@ CLOSE = 1e-9
 """Of the largest logit, in float64."""
 SAMPLES, ASKED = 40, 5
 """Weights that are drawn to contradict answers, and nodes that are asked about."""
-SHOWN = 50
-Progress = Callable[[str], None]
 
 
 class Net(nn.Module):
@@ -785,23 +782,15 @@ def _contradicted(
             yield f"{solution[i]}: its weights lose by {-seen:.3g} in the model"
 
 
-def campaign(seed: int, seconds: float, on_progress: Progress | None = None) -> CampaignResult:
-    """All models, again and again with other weights and graphs for about ``seconds``."""
-    end, turn = time.monotonic() + seconds, 0
-    details, faults = Counter[str](), list[str]()
-    while turn == 0 or time.monotonic() < end:
-        for name in (*MODELS, *REFUSED):
-            try:
-                found = judged(name, seed + turn)
-            except GnnRepairError as told:
-                found = [f"is refused: {told}"]
-            except Exception as error:  # whatever it is, it is a fault
-                found = [f"raised {type(error).__name__}: {error}"]
-            details["as it should be" if not found else "faults"] += 1
-            faults += [f"{name}, seed {seed + turn}: {fault}" for fault in found]
-            if turn and time.monotonic() >= end:
-                break
-        turn += 1
-        if on_progress is not None:
-            on_progress(f"{details.total():,} models, {details['faults']:,} faults")
-    return CampaignResult("wild", details.total(), tuple(faults[:SHOWN]), dict(details))
+def attempt(name: str, seed: int) -> tuple[int, Counter[str], list[str]]:
+    """One model with weights and a graph of one seed."""
+    try:
+        found = judged(name, seed)
+    except GnnRepairError as told:
+        found = [f"is refused: {told}"]
+    except Exception as error:  # whatever it is, it is a fault
+        found = [f"raised {type(error).__name__}: {error}"]
+    return 1, Counter([] if found else ["as it should be"]), found
+
+
+campaign = Search("wild", "models", (*MODELS, *REFUSED), attempt).campaign
