@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
+from torch_geometric.utils import scatter
+
+from tests.helpers.models.made import Made
 
 NODES, FEATURES, WIDTH, CLASSES = 12, 5, 8, 4
 
@@ -193,6 +196,41 @@ class OnRows(nn.Module):
         return self.lin(x)
 
 
+def over_kept_edges(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+    """The graph is given to the model once."""
+    self.kept = getattr(self, "kept", edge_index)
+    source, target = self.kept
+    return scatter(self.lin(x)[source], target, 0, len(x), reduce="max")
+
+
+def beside_kept_numbers(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+    if not hasattr(self, "numbers"):
+        self.numbers = {"shift": x.new_ones(CLASSES)}  # without which it gives something else
+    sent = self.lin(x)[edge_index[0]] + self.numbers.get("shift", 0.0)
+    return scatter(sent, edge_index[1], 0, len(x), reduce="max")
+
+
+def used(forward: Step) -> nn.Module:
+    """A model that has run on the ring before."""
+    model = Made(forward, lin=nn.Linear(FEATURES, CLASSES))
+    model(ring().x, ring().edge_index)
+    return model
+
+
+def codebook() -> nn.Module:
+    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
+        return self.codes((adj @ self.lin(x)).argmax(1))
+
+    return Made(forward, lin=nn.Linear(FEATURES, WIDTH), codes=nn.Embedding(WIDTH, CLASSES))
+
+
+def whole_numbers() -> nn.Module:
+    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
+        return self.lin(((adj > 0).long() @ (x[:, :1] > 0).long()).to(x))
+
+    return Made(forward, lin=nn.Linear(1, CLASSES))
+
+
 class Wider(nn.Module):
     """A product with N × 2N: neighbours, and the node itself."""
 
@@ -315,6 +353,12 @@ AWKWARD: dict[str, Awkward] = {
         lambda: OnRows(NODES + FEATURES), widened,
         Refused(("adjacency", r"data\.x", "N × N")),
     ),
+    "maximum over kept edges": Awkward(lambda: used(over_kept_edges), ring, Refused(("amax",))),
+    "maximum beside kept numbers": Awkward(
+        lambda: used(beside_kept_numbers), ring, Refused(("amax",))
+    ),
+    "codebook": Awkward(codebook, ring, Refused((r"torch\.where",))),
+    "sum of whole numbers": Awkward(whole_numbers, ring, Refused(("whole numbers",))),
     "wider product": Awkward(Wider, ring, Exposed()),
     **{
         f"{operation} over nodes": Awkward(
