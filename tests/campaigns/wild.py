@@ -694,6 +694,8 @@ def judged(name: str, seed: int) -> list[str]:
     if gap(exposure.logits()[0], run(net, data)) > CLOSE or not best <= CLOSE:
         return [f"is {best:.1e} off with other weights"]
     found = list(_contradicted(net, data, exposure, terms, where, rng))
+    if set(where) != net.places:
+        found.append("some of its messages are in no group")
     if not exposure.held and _leaks(net, data, terms, where):
         found.append("nodes are mixed beside the messages, and nothing is held")
     return found
