@@ -24,7 +24,7 @@ NODES, FEATURES, WIDTH, CLASSES = 12, 5, 8, 4
 
 
 def ring(nodes: int = NODES, dtype: torch.dtype = torch.float32) -> Data:
-    """A ring with chords; ``adj`` is its mean aggregation, ``table`` two neighbours of each."""
+    """A ring with chords; ``adj`` is its mean aggregation."""
     generator = torch.Generator().manual_seed(0)
     here = torch.arange(nodes)
     ahead = torch.cat([here + 1, here + 5]) % nodes
@@ -36,7 +36,6 @@ def ring(nodes: int = NODES, dtype: torch.dtype = torch.float32) -> Data:
         x=torch.randn(nodes, FEATURES, generator=generator, dtype=dtype),
         edge_index=edges,
         adj=adj / adj.sum(1, keepdim=True),
-        table=torch.stack([(here + 1) % nodes, (here + 5) % nodes], 1),
     )
 
 
@@ -450,55 +449,11 @@ class Filter(Net):
         return self.lin(h)
 
 
-class Side(nn.Module):
-    """Another way of mixing nodes, which nothing watches."""
-
-    def __init__(self, how: Callable[[Tensor, Data], Tensor]) -> None:
-        super().__init__()
-        self.how = how
-
-    def forward(self, h: Tensor, data: Data) -> Tensor:
-        return self.how(h, data)
-
-
-class AttendingSide(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(WIDTH, 2, bias=False, batch_first=True)
-
-    def forward(self, h: Tensor, data: Data) -> Tensor:
-        return self.attention(h[None], h[None], h[None])[0][0]
-
-
-class Beside(Net):
-    """A convolution with something beside it."""
-
-    def __init__(self, side: nn.Module) -> None:
-        super().__init__()
-        self.extra = side
-
-    def forward(self, data: Data) -> Tensor:  # type: ignore[override]
-        h = self.enter(data.x)
-        return self.lin(self.conv(h, data.edge_index) + self.extra(h, data))
-
-
-SIDES: dict[str, Callable[[], nn.Module]] = {
-    "MultiheadAttention": AttendingSide,
-    "linear attention": lambda: Side(lambda h, data: h.softmax(1) @ (h.softmax(0).t() @ h)),
-    "embedding_bag": lambda: Side(
-        lambda h, data: functional.embedding_bag(data.table, h, mode="sum")
-    ),
-    "neighbour table": lambda: Side(lambda h, data: h[data.table].sum(1)),
-}
-
-
 class Claimed(NamedTuple):
     """A model whose exposure is judged by running it."""
 
     model: Callable[[], nn.Module]
     data: Callable[[], Data]
-    named: str = ""
-    """What the exposure may say instead, where something is held fixed."""
 
 
 CLAIMED: dict[str, Claimed] = {
@@ -519,13 +474,6 @@ CLAIMED: dict[str, Claimed] = {
             lambda beside=beside: Filter(beside), ring,  # type: ignore[misc]
         )
         for beside in ("product", "output", "convolution")
-    },
-    **{
-        f"{name} beside a convolution": Claimed(
-            lambda side=side: Beside(side()), ring,  # type: ignore[misc]
-            "extra",
-        )
-        for name, side in SIDES.items()
     },
     **{
         f"{how} on values": Claimed(
@@ -550,5 +498,5 @@ def called(model: nn.Module, data: Data) -> Tensor:
     """The model's logits, run by nothing of ours."""
     names = model.forward.__code__.co_varnames[1 : model.forward.__code__.co_argcount]
     with torch.no_grad():
-        out = model.eval()(*[data if name == "data" else data[name] for name in names])
+        out = model.eval()(*[data[name] for name in names])
     return (out["logits"] if isinstance(out, dict) else out).double()
