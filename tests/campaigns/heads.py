@@ -10,7 +10,6 @@ python -c "from tests.campaigns.heads import campaign_of; print(campaign_of(0, 5
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,18 +28,15 @@ from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
-from tests.campaigns import CampaignResult
+from tests.campaigns import Search
 from tests.helpers.hand_made import hand_made
 
 NODES, CLASSES = 24, 3
-SHOWN = 50
-"""Faults that are told in words; the others are counted."""
 WINS = 1e-7
 """What the oracle calls a win."""
 Array = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
 Draw = Callable[..., Tensor]
-Progress = Callable[[str], None]
 
 
 def _linear(draw: Draw, width: int, out: int) -> Function:
@@ -333,48 +329,25 @@ def _replayed(model: Model, solution: Solution, i: int, rng: np.random.Generator
     return "" if abs(margin - solution.margin[i]) <= allowed + 1e-9 * abs(margin) else "its margin"
 
 
-def campaign(seed: int, seconds: float, on_progress: Progress | None = None) -> CampaignResult:
-    """Hostile heads for about ``seconds``; every kind has its turn at least once."""
-    end = time.monotonic() + seconds
-    return _run(seed, lambda tried: time.monotonic() >= end, on_progress)
-
-
-def campaign_of(seed: int, count: int, on_progress: Progress | None = None) -> CampaignResult:
-    """The same until ``count`` questions have been asked."""
-    return _run(seed, lambda tried: tried >= count, on_progress)
-
-
-def _run(seed: int, done: Callable[[int], bool], tell: Progress | None) -> CampaignResult:
-    details: Counter[str] = Counter()
-    faults: list[str] = []
-    tried, turn = 0, 0
-    while turn < len(KINDS) or not done(tried):
-        kind, own = list(KINDS)[turn % len(KINDS)], seed + turn
-        counts, found = try_kind(kind, own, "fast" if turn % 3 else "normal")
-        tried += sum(counts.values())
-        details.update({f"{kind}: {word}": n for word, n in counts.items()})
-        details["faults"] += len(found)
-        faults += [f"{kind}, seed {own}: {fault}" for fault in found][: SHOWN - len(faults)]
-        turn += 1
-        if tell is not None and turn % len(KINDS) == 0:
-            tell(f"{tried:,} questions, {details['faults']:,} faults")
-    return CampaignResult("heads", tried, tuple(faults), dict(details))
-
-
-def try_kind(kind: str, seed: int, effort: str) -> tuple[Counter[str], list[str]]:
-    """Draw, solve and judge one model: how many of each verdict, and the faults in words."""
+def attempt(kind: str, seed: int) -> tuple[int, Counter[str], list[str]]:
+    """Draw, solve and judge one model: questions, how many of each verdict, faults in words."""
     try:
         model, exposure = draw_model(kind, seed)
     except InputError:  # its own logits are not finite, which is refused as it should be
-        return Counter(), []
+        return 0, Counter(), []
     try:
-        solution = solve(exposure, "all", effort=effort)
+        solution = solve(exposure, "all", effort="fast" if seed % 3 else "normal")
         assert isinstance(solution, Solution)
         check = solution.check(exposure)
     except Exception as error:  # whatever it is, it is a fault of the oracle
-        return Counter(error=1), [f"raised {type(error).__name__}: {error}"]
+        return 1, Counter({f"{kind}: error": 1}), [f"raised {type(error).__name__}: {error}"]
     found = list(judge(model, solution, seed))
     if check.unproved or check.unconfirmed or not check.excess <= 1e-9:
         found.append(f"the check refuses it: {check}")
     words, counts = np.unique(solution.verdict, return_counts=True)
-    return Counter({str(w): int(n) for w, n in zip(words, counts, strict=True)}), found
+    seen = {f"{kind}: {word}": int(n) for word, n in zip(words, counts, strict=True)}
+    return len(solution), Counter(seen), found
+
+
+SEARCH = Search("heads", "questions", KINDS, attempt)
+campaign, campaign_of = SEARCH.campaign, SEARCH.campaign_of

@@ -17,8 +17,8 @@ from gnn_repair.exposure import expose
 from gnn_repair.exposure.record import analysis
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.oracle import reach, solve
-from tests.helpers.models import product_models, spelled_models
-from tests.helpers.models.convolutions import NODES, graph
+from tests.helpers.models import filter_models, spelled_models
+from tests.helpers.models.convolutions import NODES, bare, gcn, graph
 from tests.helpers.models.filter_models import (
     STEPS,
     Filtered,
@@ -28,24 +28,15 @@ from tests.helpers.models.filter_models import (
 )
 from tests.helpers.models.gallery_judge import drawn
 from tests.helpers.models.made import Made
-from tests.helpers.models.spelled_models import CASES, CLASSES, FEATURES, Dense, reweighted
+from tests.helpers.models.spelled_models import CASES, Dense, reweighted
 from tests.helpers.models.terms import dense, signed
 from tests.helpers.refusals import refused
 
 ONE = torch.eye(NODES, dtype=torch.float64)
 
 
-def operator(loops: bool = True) -> Tensor:
-    """Â dense, [recipient, source], with self-loops where missing, or as the edges have them."""
-    data = plain()
-    a = torch.zeros(NODES, NODES, dtype=torch.float64)
-    a[data.edge_index[1], data.edge_index[0]] = 1
-    a = a + torch.diag((a.diagonal() == 0).double()) if loops else a
-    scale = a.sum(1).pow(-0.5).nan_to_num(posinf=0)
-    return scale.view(-1, 1) * a * scale.view(1, -1)
-
-
-HOP = operator()
+HOP, OWN = gcn(graph()), bare(graph())
+"""Â, with self-loops where missing, and as the edges have them."""
 
 
 def polynomial(*powers: float, of: Tensor = HOP) -> Tensor:
@@ -77,10 +68,11 @@ class Forward(nn.Module):
         torch.manual_seed(0)
         self.lins = nn.ModuleList(map(nn.Linear, widths, widths[1:]))
         self.convs, self.how = nn.ModuleList(pyg.LGConv() for _ in range(3)), forward
+        self.matrix = HOP
         self.double()
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.how(self, x, edge_index, HOP)
+        return self.how(self, x, edge_index, self.matrix)
 
 
 def by_modules(self: Any, x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
@@ -108,7 +100,6 @@ def chebyshev(times: Callable[[Tensor, Tensor], Tensor]) -> Any:
     return lambda self, x, _, a: times(-a, -a @ (h := self.lins[0](x))) - h
 
 
-OWN = operator(loops=False)
 FILTERS: dict[str, tuple[Any, Tensor | None]] = {
     **{
         f"{name}, {'head' * head}": (Filtered(how, head), None)  # by its own γ
@@ -245,11 +236,11 @@ def test_the_last_of_several_hops_is_said_to_be_the_last_only(kind: Any, hops: i
 
 
 @pytest.mark.parametrize("negative", [False, True], ids=["positive", "signed"])
-@pytest.mark.parametrize("way", list(product_models.WAYS)[:-1])
+@pytest.mark.parametrize("way", list(filter_models.WAYS)[:-1])
 def test_a_product_is_an_aggregation(way: str, negative: bool) -> None:
-    form, times = product_models.WAYS[way]
+    form, times = filter_models.WAYS[way]
     torch.manual_seed(0)
-    model, matrix = product_models.Graphs(times).double().eval(), product_models.dense(negative)
+    model, matrix = filter_models.Graphs(times).double().eval(), filter_models.weighed(negative)
     data = Data(x=graph().x, adj=form(matrix))
     exposure = expose(model, data)
     torch.testing.assert_close(signed(exposure), (2 if way == "addmm" else 1) * matrix)
@@ -276,29 +267,54 @@ def test_what_a_product_is_added_to_is_scaled_as_the_model_scales_it() -> None:
     torch.testing.assert_close(exposure.fixed_logits[0], 0.5 * model.lins[0](plain().x).detach())
 
 
+def rows_set(self: Any, x: Tensor, _: Tensor, a: Tensor) -> Tensor:
+    h = self.lins[0](x)
+    z = a @ h
+    z[:9] = 0.5
+    z[-3:] = h[-3:]
+    return z
+
+
+def in_inference_mode(self: Any, x: Tensor, _: Tensor, a: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return self.lins[0](torch.matmul(a, x))
+
+
+def from_the_left(self: Any, x: Tensor, _: Tensor, a: Tensor) -> Tensor:
+    matrix = torch.zeros(NODES, NODES, dtype=torch.float64)
+    source, target = a.t().nonzero().t()
+    matrix[source, target] = torch.tensor(a[target, source].tolist(), dtype=torch.float64)
+    return (self.lins[0](x).t() @ matrix).t()
+
+
 SQUARE = torch.linspace(-1, 1, NODES * NODES, dtype=torch.float64).view(NODES, NODES)
 WIDE = torch.linspace(-1, 1, NODES * 4, dtype=torch.float64).view(NODES, 4)
-PRODUCTS: dict[str, tuple[Any, Tensor]] = {
-    "a vector": (lambda m, x, _, a: a @ m.lins[0](x)[:, 0], HOP),
+PRODUCTS: dict[str, Any] = {
+    "a vector": lambda m, x, _, a: a @ m.lins[0](x)[:, 0],
     # As many features as nodes: x W is a map of features, and A (x W) the aggregation.
-    "square features": (
-        lambda m, x, _, a: a @ ((ONE @ SQUARE).relu() @ WIDE * m.lins[0].bias),
-        HOP,
+    "square features": lambda m, x, _, a: a @ ((ONE @ SQUARE).relu() @ WIDE * m.lins[0].bias),
+    "maps between": lambda m, x, _, a: a @ m.lins[0](HOP @ x[:, :5]),
+    "where by node": lambda m, x, _, a: torch.where(
+        (torch.arange(NODES) < 9)[:, None], a @ m.lins[0](x), 0.5
     ),
-    "maps between": (lambda m, x, _, a: a @ m.lins[0](a @ x[:, :5]), HOP),
-    "inside a propagate": (lambda m, x, e, _: m.convs[0](m.lins[0](x), e), OWN),
-    "where by node": (
-        lambda m, x, _, a: torch.where((torch.arange(NODES) < 9)[:, None], a @ m.lins[0](x), 0.5),
-        HOP,
-    ),
+    "rows set": rows_set,
+    "inference mode": in_inference_mode,
+    "vmap": lambda m, x, _, a: torch.vmap(lambda row: m.lins[0](row @ x))(a),
+    "from the left, made inside": from_the_left,
 }
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_what_is_multiplied_with_what(name: str) -> None:
-    forward, expected = PRODUCTS[name]
-    exposure = expose(Forward(forward, 5, 4), plain())
-    torch.testing.assert_close(dense(exposure)[0], expected)
+    model, data = Forward(PRODUCTS[name], 5, 4), plain()
+    exposure = expose(model, data)
+    torch.testing.assert_close(dense(exposure)[0], HOP)
+    assert exposure.head is None and not any(part.beside for part in exposure.held)
+    lam = drawn(exposure, 5)
+    model.matrix = dense(exposure, lam)[0]
+    truth = model(data.x, data.edge_index)
+    truth = torch.stack([0 * truth, truth], 1) if truth.dim() == 1 else truth
+    torch.testing.assert_close(exposure.logits(lam)[0], truth, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("rows", [lambda weight: weight, lambda weight: weight[:NODES]])
@@ -408,82 +424,6 @@ def test_every_spelling_is_reweighted_message_by_message(name: str) -> None:
     assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
 
 
-def test_a_trained_matrix_of_nodes_is_the_same_from_either_side() -> None:
-    left = Forward(lambda m, x, *_: m.lins[0].weight @ x, NODES, NODES)
-    right = Forward(lambda m, x, *_: (x.t() @ m.lins[0].weight.t()).t(), NODES, NODES)
-    one, two = expose(left, plain()), expose(right, plain())
-    torch.testing.assert_close(two.coefficients, one.coefficients)
-    torch.testing.assert_close(two.contributions, one.contributions)
-    assert torch.equal(two.sources, one.sources) and two.num_terms == NODES**2
-
-
-class Rest(nn.Module):
-    """A product, and what follows it."""
-
-    def __init__(self, rest: Callable[[Any, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.enter, self.lin = nn.Linear(FEATURES, CLASSES), nn.Linear(CLASSES, CLASSES)
-        self.rest, self.matrix = rest, torch.eye(spelled_models.NODES, dtype=torch.float64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.rest(self, self.enter(x))
-
-
-FIRST = torch.arange(spelled_models.NODES) < spelled_models.NODES // 2
-
-
-def _rows_set(self: Any, h: Tensor) -> Tensor:
-    z = self.matrix @ h
-    z[FIRST] = 0.5
-    z[-3:] = h[-3:]
-    return self.lin(z)
-
-
-def _in_inference_mode(self: Any, h: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return self.lin(torch.matmul(self.matrix, h))
-
-
-def _two_largest(self: Any, h: Tensor) -> Tensor:
-    z = self.matrix @ h
-    top = z.topk(2, 1)
-    return torch.zeros_like(z).scatter(1, top.indices, top.values)
-
-
-def _from_the_left(self: Any, h: Tensor) -> Tensor:
-    matrix = torch.zeros(spelled_models.NODES, spelled_models.NODES, dtype=torch.float64)
-    source, target = self.matrix.t().nonzero().t()
-    matrix[source, target] = torch.tensor(self.matrix[target, source].tolist(), dtype=torch.float64)
-    return (self.lin(h).t() @ matrix).t()
-
-
-RESTS: dict[str, tuple[Callable[[Any, Tensor], Tensor], bool]] = {
-    "rows set": (_rows_set, False),
-    "where by node": (lambda s, h: torch.where(FIRST[:, None], s.matrix @ h, s.lin(h)), False),
-    "inference mode": (_in_inference_mode, False),
-    "vmap": (lambda s, h: torch.vmap(lambda row: s.lin(row @ h))(s.matrix), False),
-    "from the left, made inside": (_from_the_left, False),
-    "two largest": (_two_largest, True),
-    "distances": (lambda s, h: -torch.cdist(s.matrix @ h, s.lin.weight), True),
-}
-"""What follows the product, and whether that is nonlinear."""
-
-
-@pytest.mark.parametrize("name", RESTS)
-def test_what_follows_a_product_is_followed(name: str) -> None:
-    rest, nonlinear = RESTS[name]
-    torch.manual_seed(5)
-    model, data = Rest(rest).double(), spelled_models.graph()
-    model.matrix = data.adj * torch.rand(data.adj.shape, dtype=torch.float64)
-    exposure = expose(model, {"x": data.x})
-    assert (exposure.head is not None) == nonlinear and not exposure.held
-    lam, ratio = reweighted(exposure)
-    model.matrix = model.matrix * ratio[0]
-    with torch.no_grad():
-        truth = model(data.x)
-    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(
     "hops", [lambda: pyg.TAGConv(6, 6, 2), lambda: pyg.ChebConv(6, 6, 3)], ids=["TAG", "Cheb"]
@@ -504,68 +444,57 @@ def test_a_filter_of_an_earlier_layer_over_the_same_features_is_held(hops, gated
     assert held.title.startswith("`gate`") and not held.beside
 
 
-STEPPED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "lerp": lambda a, z, h: torch.lerp(a @ z, h, 0.2),
-    "addmm": lambda a, z, h: torch.addmm(h, a, z, beta=0.2, alpha=0.8),
-    "sparse addmm": lambda a, z, h: torch.sparse.addmm(h, a.to_sparse(), z, beta=0.2, alpha=0.8),
-}
-
-
-@pytest.mark.parametrize("name", STEPPED)
-def test_steps_in_one_operation_are_hops(name: str) -> None:
-    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
-        h = z = self.lin(x)
+def stepped(step: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def steps(a: Tensor, h: Tensor) -> Tensor:
+        z = h
         for _ in range(K):
-            z = STEPPED[name](adj, z, h)
+            z = step(a, z, h)
         return z
 
+    return steps
+
+
+def scale(a: Tensor) -> Tensor:
+    """A diagonal matrix that the model makes of the graph it is given."""
+    return torch.diag(a.sum(1).pow(-0.5))
+
+
+def written(a: Tensor, h: Tensor) -> Tensor:
+    out = torch.zeros_like(a)
+    torch.mm(scale(a), a, out=out)
+    return out @ h
+
+
+RESTARTED = polynomial(*[0.2 * 0.8**k for k in range(K)], 0.8**K)
+ROWS = scale(HOP) @ HOP
+GIVEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Tensor]] = {
+    "lerp": (stepped(lambda a, z, h: torch.lerp(a @ z, h, 0.2)), RESTARTED),
+    "addmm": (stepped(lambda a, z, h: torch.addmm(h, a, z, beta=0.2, alpha=0.8)), RESTARTED),
+    "sparse addmm": (
+        stepped(lambda a, z, h: torch.sparse.addmm(h, a.to_sparse(), z, beta=0.2, alpha=0.8)),
+        RESTARTED,
+    ),
+    "D A D": (lambda a, h: (scale(a) @ a @ scale(a)) @ h, ROWS @ scale(HOP)),
+    # A product with a diagonal matrix scales rows, of messages or of what they add up to.
+    "one after another": (lambda a, h: scale(a) @ (a @ (scale(a) @ h)), ROWS),
+    "sparse": (
+        lambda a, h: scale(a).to_sparse() @ (a @ torch.mm(scale(a).to_sparse_csr(), h)), ROWS,
+    ),
+    "D A": (lambda a, h: torch.sparse.mm(scale(a).to_sparse(), a.to_sparse()) @ h, ROWS),
+    "D A of CSR": (lambda a, h: (scale(a).to_sparse_csr() @ a.to_sparse_csr()) @ h, ROWS),
+    "D A written": (written, ROWS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_is_made_of_a_given_matrix_is_an_aggregation(name: str) -> None:
+    made, expected = GIVEN[name]
     torch.manual_seed(3)
-    data = {"x": torch.randn(NODES, 5).double(), "adj": HOP}
-    exposure = expose(Made(forward, lin=nn.Linear(5, 3)).double(), data)
-    wanted = polynomial(*[0.2 * 0.8**k for k in range(K)], 0.8**K)
-    assert exposure.scope == "" and exposure.num_groups == 1
-    torch.testing.assert_close(dense(exposure)[0], wanted, rtol=1e-12, atol=1e-14)
-
-
-SCALED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "one matrix": lambda d, a, h: (d @ a @ d) @ h,
-    "one after another": lambda d, a, h: d @ (a @ (d @ h)),
-    "sparse": lambda d, a, h: torch.sparse.mm(d.to_sparse(), a @ torch.mm(d.to_sparse_csr(), h)),
-}
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_a_product_with_a_diagonal_matrix_scales_rows(name: str) -> None:
-    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
-        return SCALED[name](torch.diag(adj.sum(1).pow(-0.5)), adj, self.lin(x))
-
-    torch.manual_seed(3)
-    a = ((torch.rand(9, 9) < 0.2) | torch.eye(9, dtype=torch.bool)).double()
-    model = Made(forward, lin=nn.Linear(5, 3)).double()
-    exposure = expose(model, {"x": torch.randn(9, 5).double(), "adj": a})
-    scale = torch.diag(a.sum(1).pow(-0.5))
-    wanted = scale @ a @ scale if name == "one matrix" else scale @ a  # else rows are scaled
-    torch.testing.assert_close(dense(exposure)[0], wanted, rtol=1e-12, atol=0)
-    assert exposure.num_terms == int((wanted != 0).sum()) and not exposure.held
-
-
-@pytest.mark.parametrize("how", ["sparse", "csr", "out"])
-def test_a_diagonal_matrix_times_an_adjacency_is_an_adjacency(how: str) -> None:
-    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
-        scale = torch.diag(adj.sum(1).pow(-0.5))
-        if how == "sparse":
-            return torch.sparse.mm(scale.to_sparse(), adj.to_sparse()) @ self.lin(x)
-        if how == "csr":
-            return (scale.to_sparse_csr() @ adj.to_sparse_csr()) @ self.lin(x)
-        out = torch.zeros_like(adj)
-        torch.mm(scale, adj, out=out)
-        return out @ self.lin(x)
-
-    torch.manual_seed(3)
-    a = ((torch.rand(9, 9) < 0.2) | torch.eye(9, dtype=torch.bool)).double()
-    model = Made(forward, lin=nn.Linear(5, 3)).double()
-    exposure = expose(model, {"x": torch.randn(9, 5).double(), "adj": a})
-    torch.testing.assert_close(dense(exposure)[0], a.sum(1, keepdim=True).pow(-0.5) * a)
+    model = Made(lambda self, x, adj: made(adj, self.lin(x)), lin=nn.Linear(5, 3)).double()
+    exposure = expose(model, {"x": torch.randn(NODES, 5).double(), "adj": HOP})
+    assert exposure.scope == "" and exposure.num_groups == 1 and not exposure.held
+    torch.testing.assert_close(dense(exposure)[0], expected, rtol=1e-12, atol=1e-14)
+    assert exposure.num_terms == int((expected != 0).sum())
 
 
 def test_nodes_that_share_no_hyperedge_send_nothing() -> None:

@@ -16,7 +16,7 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.record import reductions
 from gnn_repair.exposure.record import replay as replaying
-from tests.helpers.models import product_models, spelled_models
+from tests.helpers.models import filter_models, spelled_models
 from tests.helpers.models.convolutions import NODES, graph
 from tests.helpers.models.filter_models import plain
 from tests.helpers.models.gallery_judge import drawn
@@ -248,10 +248,10 @@ def test_rows_that_python_adds_one_by_one_are_an_earlier_layer() -> None:
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_sparse_features_are_features(layout: torch.layout) -> None:
     torch.manual_seed(0)
-    times = product_models.WAYS["torch.spmm"][1]
-    model = product_models.Graphs(times).double().eval()
+    times = filter_models.WAYS["torch.spmm"][1]
+    model = filter_models.Graphs(times).double().eval()
     model.first.forward = lambda x: times(x, model.first.weight.t())
-    x, adj = graph().x.relu(), product_models.dense().to_sparse_coo()
+    x, adj = graph().x.relu(), filter_models.weighed().to_sparse_coo()
     usual, found = (
         expose(model, {"x": one, "adj": adj}) for one in (x, x.to_sparse(layout=layout))
     )

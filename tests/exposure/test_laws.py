@@ -61,14 +61,13 @@ def sampled() -> Exposure:
 def batches(name: str, count: int = 11) -> Exposure:
     """Three graphs in each."""
     with patch.object(calling, "LARGEST_BATCH", 12):
-        return expose(pool_models.built(name), doubled()[:count])
+        return expose(pool_models.built(name), in_pairs()[:count])
 
 
-def doubled() -> list[Any]:
-    graphs = [graph.clone() for graph in pool_models.GRAPHS]
-    for one in graphs:
-        one.x, one.u = one.x.double(), one.u.double()
-    for one, other in zip(graphs[3:6], graphs, strict=False):  # batches that are told the same
+def in_pairs() -> list[Any]:
+    """Of the batches of three, two are told the same."""
+    graphs = pool_models.doubled()
+    for one, other in zip(graphs[3:6], graphs, strict=False):
         one.u = other.u
     return graphs
 

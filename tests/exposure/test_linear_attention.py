@@ -102,15 +102,6 @@ def test_a_scaled_product_and_signed_kernels_are_exact():
     torch.testing.assert_close(signed(both), weights)
 
 
-def test_weights_of_zero_are_terms_since_all_nodes_send():
-    data, model = graph(), Attention(lambda q, k, v: (q - 1).relu() @ ((k - 1).relu().t() @ v))
-    q, k, _ = model.parts(data.x)
-    weights = ((q - 1).relu() @ (k - 1).relu().t()).detach()
-    exposure = gr.expose(model, data)
-    assert (weights == 0).any() and exposure.num_terms == NODES**2
-    torch.testing.assert_close(dense(exposure)[0], weights)
-
-
 def test_beside_a_convolution_both_are_mixtures():
     exposure = gr.expose(Attention(ALONE["plain"], beside=True), graph())
     assert [group.name for group in exposure.groups] == ["linear attention", "conv"]

@@ -22,7 +22,6 @@ from tests.helpers.models import (
     link_models,
     output_models,
     pool_models,
-    product_models,
     refused_models,
     spelled_models,
     typed_models,
@@ -65,9 +64,9 @@ def spelled(kind: type[nn.Module], how: str) -> Exposure:
 
 
 def multiplied(way: str, signed: bool) -> Exposure:
-    form, times = product_models.WAYS[way]
-    data = Data(x=convolutions.graph().x, adj=form(product_models.dense(signed)))
-    return gr.expose(product_models.Graphs(times).double().eval(), data)
+    form, times = filter_models.WAYS[way]
+    data = Data(x=convolutions.graph().x, adj=form(filter_models.weighed(signed)))
+    return gr.expose(filter_models.Graphs(times).double().eval(), data)
 
 
 def filtered(name: str, head: bool, hops: str) -> Exposure:
@@ -108,7 +107,7 @@ def refused(name: str) -> Exposure:
     order = torch.argsort(whole.edge_index[1], stable=True)  # as the LSTM aggregator wants it
     data = Data(x=whole.x, edge_index=whole.edge_index[:, order])
     forward = (lambda model, data: model(data.x)) if name == "no messages" else None
-    return gr.expose(refused_models.REFUSED[name][0](), data, forward=forward)
+    return gr.expose(refused_models.REFUSED[name](), data, forward=forward)
 
 
 def outputs() -> Gallery:
@@ -160,8 +159,9 @@ def galleries() -> dict[str, Gallery]:
         name: partial(lambda n: gr.expose(pool_models.built(n), pool_models.batch_of()), name)
         for name in pool_models.MODELS
     }
-    pools = {n: build for n, (build, _) in pool_models.REFUSED.items()}
-    pools |= {n: partial(pool_models.Pooled, pool) for n, (pool, _) in pool_models.ROWS.items()}
+    pools = pool_models.REFUSED | {
+        n: partial(pool_models.Pooled, pool) for n, (pool, _) in pool_models.ROWS.items()
+    }
     pooled |= {
         f"{name}, other rows": partial(
             lambda b: gr.expose(b().double().eval(), pool_models.batch_of()), b
@@ -174,7 +174,7 @@ def galleries() -> dict[str, Gallery]:
         for bent in (False, True)
     }
     heads = {name: entry.build for name, entry in gallery.TAILED.items()}
-    heads |= {f"refused: {name}": build for name, (build, _) in gallery.REFUSED.items()}
+    heads["refused: numpy"] = gallery_models.Detour
     found: dict[str, tuple[int, Gallery]] = {
         "convolutions": (5, {name: partial(a_convolution, name) for name in convolutions.CASES}),
         "head-gallery": (3, {n: partial(of_the_gallery, build) for n, build in heads.items()}),
@@ -192,7 +192,7 @@ def galleries() -> dict[str, Gallery]:
         }),
         "products": (0, {
             f"{way}{', signed' * signed}": partial(multiplied, way, signed)
-            for way in product_models.WAYS for signed in (False, True)
+            for way in filter_models.WAYS for signed in (False, True)
         }),
         "filters": (0, {
             f"{name}{', head' * head}, {hops}": partial(filtered, name, head, hops)

@@ -17,7 +17,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.exposure.heads.head import followed_by, kind_of
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.oracle import solve
-from tests.helpers.models import census_models as c
+from tests.helpers.models import census as c
 from tests.helpers.models.census import AFFINE as AFFINE_CENSUS
 from tests.helpers.models.census import STYLES
 from tests.helpers.models.census import TAILED as TAILED_CENSUS

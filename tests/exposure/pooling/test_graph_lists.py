@@ -41,17 +41,11 @@ from tests.helpers.models.pool_models import (
     Body,
     Pooled,
     batch_of,
+    doubled,
     ring,
 )
 
 # One exposure over all graphs, whatever the batches -----------------------------------------------
-
-
-def doubled() -> list[Data]:
-    graphs = [graph.clone() for graph in GRAPHS]
-    for graph in graphs:
-        graph.x, graph.u = graph.x.double(), graph.u.double()
-    return graphs
 
 
 class Stored(Dataset[Data]):

@@ -500,12 +500,23 @@ def test_gates_that_cannot_be_negative_are_coefficients(name: str) -> None:
     torch.testing.assert_close(exposure.coefficients[0], weights[weights > 0])
 
 
+def _after_a_deep_network(x: Tensor) -> Tensor:
+    """Deeper than Python's stack."""
+    for _ in range(1000):
+        x = x.atan()
+    return x[:, :1].log1p() + 0.5
+
+
 SCALES: dict[str, Callable[[Tensor], Tensor]] = {
     "a norm": lambda x: 1 / (x.square().sum(1, keepdim=True).sqrt() + 1e-6),
     "of both signs": lambda x: x[:, :1] - 0.5,
     "from minus four to six": lambda x: 1 + nn.functional.hardtanh(4 * (x[:, :1] - 2), -5, 5),
     "a weight times a sign": lambda x: x[:, :1].sigmoid() * (x[:, 1:2] - 0.5),
     "odd power": lambda x: (x[:, :1] - 0.5) ** 3,
+    "signed numbers, written": lambda x: torch.zeros_like(x[:, :1]).index_put(
+        (torch.arange(len(x)),), x[:, :1] - 0.5, True
+    ),
+    "after a deep network": _after_a_deep_network,
 }
 
 
@@ -513,28 +524,6 @@ SCALES: dict[str, Callable[[Tensor], Tensor]] = {
 def test_what_is_no_weight_stays_with_the_rows(name: str) -> None:
     def pooled(x: Tensor, graphs: Tensor) -> Tensor:
         return global_add_pool(x * SCALES[name](x), graphs)
-
-    exposure = gr.expose(Pooled(pooled).double(), batch_of())
-    assert bool((exposure.coefficients == 1).all())
-
-
-def test_whatever_stands_before_a_gate_is_not_followed() -> None:
-    """A deep network is deeper than Python's stack."""
-
-    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
-        for _ in range(1000):
-            x = x.atan()
-        return global_add_pool(x * (x[:, :1].log1p() + 0.5), graphs)
-
-    exposure = gr.expose(Pooled(pooled).double(), batch_of())
-    assert bool((exposure.coefficients == 1).all())
-
-
-def test_signed_numbers_that_are_written_are_no_weights() -> None:
-    def pooled(x: Tensor, graphs: Tensor) -> Tensor:
-        rows = torch.arange(len(x))
-        zeros = torch.zeros_like(x[:, :1])
-        return global_add_pool(x * zeros.index_put((rows,), x[:, :1] - 0.5, True), graphs)
 
     exposure = gr.expose(Pooled(pooled).double(), batch_of())
     assert bool((exposure.coefficients == 1).all())

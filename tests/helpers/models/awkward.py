@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
+from torch_geometric.utils import scatter
+
+from tests.helpers.models.made import Made
 
 NODES, FEATURES, WIDTH, CLASSES = 12, 5, 8, 4
 
 
 def ring(nodes: int = NODES, dtype: torch.dtype = torch.float32) -> Data:
-    """A ring with chords; ``adj`` is its mean aggregation, ``table`` two neighbours of each."""
+    """A ring with chords; ``adj`` is its mean aggregation."""
     generator = torch.Generator().manual_seed(0)
     here = torch.arange(nodes)
     ahead = torch.cat([here + 1, here + 5]) % nodes
@@ -33,7 +36,6 @@ def ring(nodes: int = NODES, dtype: torch.dtype = torch.float32) -> Data:
         x=torch.randn(nodes, FEATURES, generator=generator, dtype=dtype),
         edge_index=edges,
         adj=adj / adj.sum(1, keepdim=True),
-        table=torch.stack([(here + 1) % nodes, (here + 5) % nodes], 1),
     )
 
 
@@ -193,6 +195,41 @@ class OnRows(nn.Module):
         return self.lin(x)
 
 
+def over_kept_edges(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+    """The graph is given to the model once."""
+    self.kept = getattr(self, "kept", edge_index)
+    source, target = self.kept
+    return scatter(self.lin(x)[source], target, 0, len(x), reduce="max")
+
+
+def beside_kept_numbers(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+    if not hasattr(self, "numbers"):
+        self.numbers = {"shift": x.new_ones(CLASSES)}  # without which it gives something else
+    sent = self.lin(x)[edge_index[0]] + self.numbers.get("shift", 0.0)
+    return scatter(sent, edge_index[1], 0, len(x), reduce="max")
+
+
+def used(forward: Step) -> nn.Module:
+    """A model that has run on the ring before."""
+    model = Made(forward, lin=nn.Linear(FEATURES, CLASSES))
+    model(ring().x, ring().edge_index)
+    return model
+
+
+def codebook() -> nn.Module:
+    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
+        return self.codes((adj @ self.lin(x)).argmax(1))
+
+    return Made(forward, lin=nn.Linear(FEATURES, WIDTH), codes=nn.Embedding(WIDTH, CLASSES))
+
+
+def whole_numbers() -> nn.Module:
+    def forward(self: Any, x: Tensor, adj: Tensor) -> Tensor:
+        return self.lin(((adj > 0).long() @ (x[:, :1] > 0).long()).to(x))
+
+    return Made(forward, lin=nn.Linear(1, CLASSES))
+
+
 class Wider(nn.Module):
     """A product with N × 2N: neighbours, and the node itself."""
 
@@ -315,6 +352,12 @@ AWKWARD: dict[str, Awkward] = {
         lambda: OnRows(NODES + FEATURES), widened,
         Refused(("adjacency", r"data\.x", "N × N")),
     ),
+    "maximum over kept edges": Awkward(lambda: used(over_kept_edges), ring, Refused(("amax",))),
+    "maximum beside kept numbers": Awkward(
+        lambda: used(beside_kept_numbers), ring, Refused(("amax",))
+    ),
+    "codebook": Awkward(codebook, ring, Refused((r"torch\.where",))),
+    "sum of whole numbers": Awkward(whole_numbers, ring, Refused(("whole numbers",))),
     "wider product": Awkward(Wider, ring, Exposed()),
     **{
         f"{operation} over nodes": Awkward(
@@ -406,55 +449,11 @@ class Filter(Net):
         return self.lin(h)
 
 
-class Side(nn.Module):
-    """Another way of mixing nodes, which nothing watches."""
-
-    def __init__(self, how: Callable[[Tensor, Data], Tensor]) -> None:
-        super().__init__()
-        self.how = how
-
-    def forward(self, h: Tensor, data: Data) -> Tensor:
-        return self.how(h, data)
-
-
-class AttendingSide(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(WIDTH, 2, bias=False, batch_first=True)
-
-    def forward(self, h: Tensor, data: Data) -> Tensor:
-        return self.attention(h[None], h[None], h[None])[0][0]
-
-
-class Beside(Net):
-    """A convolution with something beside it."""
-
-    def __init__(self, side: nn.Module) -> None:
-        super().__init__()
-        self.extra = side
-
-    def forward(self, data: Data) -> Tensor:  # type: ignore[override]
-        h = self.enter(data.x)
-        return self.lin(self.conv(h, data.edge_index) + self.extra(h, data))
-
-
-SIDES: dict[str, Callable[[], nn.Module]] = {
-    "MultiheadAttention": AttendingSide,
-    "linear attention": lambda: Side(lambda h, data: h.softmax(1) @ (h.softmax(0).t() @ h)),
-    "embedding_bag": lambda: Side(
-        lambda h, data: functional.embedding_bag(data.table, h, mode="sum")
-    ),
-    "neighbour table": lambda: Side(lambda h, data: h[data.table].sum(1)),
-}
-
-
 class Claimed(NamedTuple):
     """A model whose exposure is judged by running it."""
 
     model: Callable[[], nn.Module]
     data: Callable[[], Data]
-    named: str = ""
-    """What the exposure may say instead, where something is held fixed."""
 
 
 CLAIMED: dict[str, Claimed] = {
@@ -475,13 +474,6 @@ CLAIMED: dict[str, Claimed] = {
             lambda beside=beside: Filter(beside), ring,  # type: ignore[misc]
         )
         for beside in ("product", "output", "convolution")
-    },
-    **{
-        f"{name} beside a convolution": Claimed(
-            lambda side=side: Beside(side()), ring,  # type: ignore[misc]
-            "extra",
-        )
-        for name, side in SIDES.items()
     },
     **{
         f"{how} on values": Claimed(
@@ -506,5 +498,5 @@ def called(model: nn.Module, data: Data) -> Tensor:
     """The model's logits, run by nothing of ours."""
     names = model.forward.__code__.co_varnames[1 : model.forward.__code__.co_argcount]
     with torch.no_grad():
-        out = model.eval()(*[data if name == "data" else data[name] for name in names])
+        out = model.eval()(*[data[name] for name in names])
     return (out["logits"] if isinstance(out, dict) else out).double()

@@ -253,10 +253,6 @@ HELD: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }  # fmt: skip
 """What is exposed while statistics over all nodes, and their like, are held by name."""
 
-REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "numpy": (g.Detour, "leaves PyTorch"),
-}  # fmt: skip
-
 
 def built(build: Any, dtype: torch.dtype) -> nn.Module:
     """The model with every parameter and statistic drawn, so that nothing hides behind zeros."""

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.exposure import Exposure
-from tests.helpers.models.gallery import NODES, Entry, graph
+from tests.helpers.models.gallery import Entry, graph
+from tests.helpers.models.terms import dense
 
 
 def drawn(exposure: Exposure, seed: int) -> Tensor:
@@ -26,19 +27,8 @@ def drawn(exposure: Exposure, seed: int) -> Tensor:
     return out
 
 
-def dense(exposure: Exposure, values: Tensor) -> list[Tensor]:
-    """One matrix [recipient, source] a group, term by term."""
-    out = [torch.zeros(NODES, NODES, dtype=torch.float64) for _ in exposure.groups]
-    count = exposure.num_groups
-    for place in range(NODES * count):
-        for term in range(int(exposure.segments[place]), int(exposure.segments[place + 1])):
-            source = int(exposure.sources[exposure.rows[term]])
-            out[place % count][place // count, source] += float(values[term])
-    return out
-
-
 @contextmanager
-def reweighted(model: nn.Module, final: Sequence[str], ratios: list[Tensor]) -> Iterator[None]:
+def reweighted(model: nn.Module, final: Sequence[str], ratios: Tensor) -> Iterator[None]:
     """While open, every message of the final convolutions' last runs is multiplied by λ / α.
 
     Heads are the second axis of a message; groups follow the order of convolutions and heads. A
@@ -59,9 +49,8 @@ def reweighted(model: nn.Module, final: Sequence[str], ratios: list[Tensor]) -> 
                 return out
             index = module.__dict__["_last_index"]
             heads = _heads(module)
-            scale = torch.stack(
-                [ratios[first + place * heads + h][index[1], index[0]] for h in range(heads)], 1
-            ).to(out)
+            own = ratios[first + place * heads :][:heads]
+            scale = own[:, index[1], index[0]].t().to(out)
             if hasattr(module, "num_stacks"):  # [stacks, entries, channels]
                 return out * scale.t().unsqueeze(2)
             return out * (scale.unsqueeze(2) if out.dim() == 3 else scale)
@@ -107,14 +96,12 @@ def judged(entry: Entry, model: nn.Module, exposure: Exposure, lam: Tensor) -> T
     """The model's own logits under λ, without anything of the package."""
     data = graph(next(model.parameters()).dtype)
     if entry.by_hand is not None:
-        operators = [op.to(data.x) for op in dense(exposure, lam)]
         with torch.no_grad():
-            return entry.by_hand(model, data, operators)
+            return entry.by_hand(model, data, [*dense(exposure, lam).to(data.x)])
     if not entry.final:
         assert exposure.replay is not None
         return exposure.replay(lam)
-    alpha = dense(exposure, exposure.coefficients[0].double())
-    changed = dense(exposure, lam)
-    ratios = [torch.where(a > 0, c / a, 1.0) for a, c in zip(alpha, changed, strict=True)]
+    alpha = dense(exposure)
+    ratios = torch.where(alpha > 0, dense(exposure, lam) / alpha, 1.0)
     with reweighted(model, entry.final, ratios):
         return run(model, data)

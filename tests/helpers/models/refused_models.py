@@ -1,4 +1,4 @@
-"""Models that cannot be exposed, and what the refusal says."""
+"""Models that cannot be exposed."""
 
 from __future__ import annotations
 
@@ -37,47 +37,14 @@ class Pooled(nn.Module):
         return pyg.global_max_pool(self.conv(x, edge_index), None)
 
 
-Build = Callable[[], nn.Module]
-
-
-REFUSED: dict[str, tuple[Build, str]] = {
-    "max aggregator": (
-        lambda: Net(pyg.SAGEConv(6, 8, aggr="max")),
-        r"`conv2` \(SAGEConv\) mixes nodes by `scatter_reduce` \(amax\).*, no weighted",
-    ),
-    "LSTM aggregator": (
-        lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")),
-        r"`conv2` \(SAGEConv\) reads the messages of a node in order",
-    ),
-    "LSTM aggregator alone": (
-        lambda: pyg.SAGEConv(5, 4, aggr="lstm"),
-        r"the forward of SAGEConv reads the messages of a node in order",
-    ),
-    "models.EdgeCNN": (
-        lambda: models.EdgeCNN(5, 8, 2, 4),
-        r"`convs.1` \(EdgeConv\) mixes nodes by `scatter_reduce` \(amax\)",
-    ),
-    "max pooling": (Pooled, r"the forward of Pooled mixes nodes by `max`, no weighted sum"),
-    "no messages": (lambda: models.MLP([5, 8, 4]), "no aggregation happens in MLP's forward"),
-    "random in evaluation": (
-        lambda: Functional(nn.functional.dropout),
-        "change from run to run in evaluation",
-    ),
-    "not connected": (lambda: Net(after=Zero()), "do not depend on what"),
+REFUSED: dict[str, Callable[[], nn.Module]] = {
+    "max aggregator": lambda: Net(pyg.SAGEConv(6, 8, aggr="max")),
+    "LSTM aggregator": lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")),
+    "LSTM aggregator alone": lambda: pyg.SAGEConv(5, 4, aggr="lstm"),
+    "models.EdgeCNN": lambda: models.EdgeCNN(5, 8, 2, 4),
+    "max pooling": Pooled,
+    "no messages": lambda: models.MLP([5, 8, 4]),
+    "random in evaluation": lambda: Net(after=nn.functional.dropout),
+    "not connected": lambda: Net(after=lambda x: x * 0),
 }
-
-
-class Functional(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = pyg.GCNConv(5, 6), pyg.GCNConv(6, 8)
-        self.lin, self.function = nn.Linear(8, 4), function
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.conv1(x, edge_index).relu()
-        return self.lin(self.function(self.conv2(x, edge_index)))
-
-
-class Zero(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 0
+"""What is said of each stands in the golden record."""

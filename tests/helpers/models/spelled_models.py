@@ -12,6 +12,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import scatter, softmax
 
 from gnn_repair.exposure import Exposure
+from tests.helpers.models.gallery_judge import drawn
+from tests.helpers.models.terms import dense
 
 NODES, FEATURES, HEADS, WIDTH, CLASSES = 14, 5, 2, 3, 4
 
@@ -153,16 +155,10 @@ CASES: dict[str, tuple[type[Spelled], str, int]] = {
 
 
 def reweighted(exposure: Exposure) -> tuple[Tensor, Tensor]:
-    """Random admissible λ [T], and λ / α by group, recipient and source."""
-    draw = torch.rand(1, exposure.num_terms, generator=torch.Generator().manual_seed(1)).double()
-    lengths = exposure.segments.diff()
-    scale = (exposure.mass / exposure.masses(draw).clamp(min=1e-300)).view(-1)
-    lam = draw[0] * torch.repeat_interleave(scale, lengths)
-    place = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    groups = len(exposure.groups)
+    """Other admissible λ [T], and λ / α by group, recipient and source."""
+    lam, alpha = drawn(exposure, 1), dense(exposure)
     ratio = torch.ones(HEADS, NODES, NODES, dtype=torch.float64)
-    source = exposure.sources[exposure.rows.long()].long()
-    ratio[place % groups, place // groups, source] = lam / exposure.coefficients[0].double()
+    ratio[: len(alpha)] = torch.where(alpha > 0, dense(exposure, lam) / alpha, 1.0)
     return lam, ratio
 
 
