@@ -17,8 +17,7 @@ from torch_geometric.data import Data
 from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.methods import METHODS
-from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained_statistics
+from gnn_repair.repair.base import FittedRepair, Repair, starts
 from gnn_repair.repair.evidence import (
     DROPPED,
     LEAST_SCORE,
@@ -81,10 +80,9 @@ class FittedTemperature(FittedRepair["TemperatureScaling"]):
 
 
 @dataclass(frozen=True)
-class TemperatureScaling(Repair[FittedTemperature]):
+class TemperatureScaling(Repair[FittedTemperature], method="temperature_scaling"):
     """One temperature per member, the best in validation likelihood; predictions stay."""
 
-    title: ClassVar[str] = METHODS["temperature_scaling"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedTemperature
 
     @torch.no_grad()
@@ -94,10 +92,7 @@ class TemperatureScaling(Repair[FittedTemperature]):
         index = exposure.recipients[val.positions].unsqueeze(2)
         logits = exposure.frozen_logits.gather(1, index.expand(-1, -1, exposure.num_classes))
         temperature = self._search(logits, val)
-        parameters = {"temperature": temperature.unsqueeze(1)}
-        return self.fitted(
-            **about(exposure), **untrained_statistics(exposure), parameters=parameters
-        )
+        return self.fitted_on(exposure, parameters={"temperature": temperature.unsqueeze(1)})
 
     def _search(self, logits: Tensor, val: Targets) -> Tensor:
         """Golden-section search in 1/τ, where the likelihood is concave; [S]."""
@@ -167,11 +162,9 @@ def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class CorrectAndSmooth(Repair[FittedSmoothing]):
+class CorrectAndSmooth(Repair[FittedSmoothing], method="correct_and_smooth"):
     """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
-    protocol: ClassVar[Mapping[str, str]] = {"layers": "smoothing_layers"}
-    title: ClassVar[str] = METHODS["correct_and_smooth"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedSmoothing
     layers: int = 50
     """Propagation steps of each of the two parts."""
@@ -189,8 +182,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             "strengths": candidates[best],
             "entries": sources_to_recipients(exposure).unsqueeze(0),
         }
-        values = {**about(exposure), **untrained_statistics(exposure), "parameters": {}}
-        return self.fitted(**values, constants=constants)
+        return self.fitted_on(exposure, constants=constants)
 
     def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
         """Correct validation nodes of every member and candidate, [S, candidates].
@@ -304,12 +296,12 @@ class KeptRepair(Repair[KeptPrediction]):
 
     fitted_type: ClassVar[type[FittedRepair[Any]]] = KeptPrediction
 
-    def keep(self, task: Task, log_probs: Tensor, **more: Tensor) -> KeptPrediction:
-        """What was predicted for the recipients; statistics and further constants by name."""
-        statistics = untrained_statistics(task.exposure)
-        statistics |= {name: more.pop(name) for name in statistics if name in more}
-        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure), **more}
-        return self.fitted(**about(task.exposure), **statistics, parameters={}, constants=kept)
+    def keep(
+        self, task: Task, log_probs: Tensor, statistics: Mapping[str, Tensor], **constants: Tensor
+    ) -> KeptPrediction:
+        """What was predicted for the recipients, and what training it came to."""
+        constants |= {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure)}
+        return self.fitted_on(task.exposure, **statistics, constants=constants)
 
     def check_constants(self, fitted: KeptPrediction) -> None:
         """Raise where a prediction read from a file is not one."""
@@ -326,11 +318,9 @@ class KeptRepair(Repair[KeptPrediction]):
 
 
 @dataclass(frozen=True)
-class LabelPropagation(KeptRepair):
+class LabelPropagation(KeptRepair, method="label_propagation"):
     """Known labels spread over the graph: no features, no model."""
 
-    protocol: ClassVar[Mapping[str, str]] = {"layers": "smoothing_layers"}
-    title: ClassVar[str] = METHODS["label_propagation"].title
     reads_graph: ClassVar[bool] = True
     layers: int = 50
     """Propagation steps."""
@@ -342,7 +332,8 @@ class LabelPropagation(KeptRepair):
         train, val = task.by_node(task.train), task.by_node(task.val)
         chosen = self._strengths(operator, task, train, val)
         spread = self._spread(operator, self._shown(task, train | val), chosen)
-        return self.keep(task, spread[:, task.exposure.recipients].clamp(min=LEAST_SCORE).log())
+        scores = spread[:, task.exposure.recipients].clamp(min=LEAST_SCORE)
+        return self.keep(task, scores.log(), {})
 
     def _shown(self, task: Task, known: Tensor) -> Tensor:
         """Known labels as rows of 0 and 1, [N, S, C]."""
@@ -371,11 +362,9 @@ class LabelPropagation(KeptRepair):
 
 
 @dataclass(frozen=True)
-class FeaturePerceptron(KeptRepair):
+class FeaturePerceptron(KeptRepair, method="feature_perceptron"):
     """One hidden layer on the raw features alone, in folds: no graph, no frozen model."""
 
-    protocol: ClassVar[Mapping[str, str]] = {"hidden": "hidden", "seed": "seed"}
-    title: ClassVar[str] = METHODS["feature_perceptron"].title
     reads_graph: ClassVar[bool] = True
     hidden: int = 128
     folds: int = FOLDS
@@ -423,18 +412,16 @@ class FeaturePerceptron(KeptRepair):
         size = sum(value[0].numel() for value in outcome.parameters.values()) * self.folds
         count = torch.full_like(outcome.best_epoch[:: self.folds], size)
         statistics = middle_copy(vars(outcome), self.folds)
-        return self.keep(task, average_copies(each, self.folds), count=count, **statistics)
+        return self.keep(task, average_copies(each, self.folds), statistics, count=count)
 
 
 @dataclass(frozen=True)
-class RetrainedBackbone(KeptRepair):
+class RetrainedBackbone(KeptRepair, method="retrained_backbone"):
     """The backbone itself, trained anew on training nodes and four fifths of validation.
 
     One model a fold, each kept at its best epoch on that fold; log-probabilities are averaged.
     """
 
-    protocol: ClassVar[Mapping[str, str]] = {"seed": "seed"}
-    title: ClassVar[str] = METHODS["retrained_backbone"].title
     folds: int = FOLDS
     seed: int = 0
 
@@ -468,7 +455,7 @@ class RetrainedBackbone(KeptRepair):
         each = trained.logits[:, task.exposure.recipients]
         predicted = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
         statistics = middle_copy(vars(trained), roles.copies)
-        return self.keep(task, average_copies(each, roles.copies), single=predicted, **statistics)
+        return self.keep(task, average_copies(each, roles.copies), statistics, single=predicted)
 
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:

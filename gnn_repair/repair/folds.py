@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.sets import LOW
 from gnn_repair.methods import Method
 from gnn_repair.repair.adapters import SetTranslation
-from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair, about
+from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair
 from gnn_repair.repair.targets import Task
 
 FOLDS = 5
@@ -208,21 +208,13 @@ class FittedCrossFit(FittedRepair["CrossFitted"]):
 
     def copy(self, index: int) -> FittedRepair[Any]:
         """One of the K copies, as the repair itself would be fitted."""
-        return self.repair.repair.fitted(
-            width=self.width,
-            num_classes=self.num_classes,
-            fingerprint=self.fingerprint,
-            outputs=self.outputs,
-            node_type=self.node_type,
-            own_call=self.own_call,
-            ladder=self.ladder,
-            forward=self.forward,
-            parameters={name: value[:, index] for name, value in self.parameters.items()},
-            constants={n: value[:, index] for n, value in under(self.constants, "own/").items()},
-            best_epoch=self.constants["best_epochs"][:, index],
-            epochs_run=self.epochs_run,
-            diverged=self.diverged,
-        )
+        values = vars(self) | {
+            "parameters": {name: value[:, index] for name, value in self.parameters.items()},
+            "constants": {n: value[:, index] for n, value in under(self.constants, "own/").items()},
+            "best_epoch": self.constants["best_epochs"][:, index],
+        }
+        del values["repair"]
+        return self.repair.repair.fitted(**values)
 
     @torch.no_grad()
     def member_logits(self, exposure: Exposure) -> Tensor:
@@ -267,12 +259,6 @@ class CrossFitted(Repair[FittedCrossFit]):
         """In a file the repair stands as a name and settings."""
         return {**super().setting_hints(), "repair": dict}
 
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """Set translation as the protocol asks for it, in folds."""
-        inner = SetTranslation.from_protocol(settings, exposure)
-        return cls(inner, seed=settings.seed)
-
     @property
     def most_epochs(self) -> int:
         """Those of the repair."""
@@ -282,8 +268,8 @@ class CrossFitted(Repair[FittedCrossFit]):
         """Fit a copy per fold."""
         roles = fold_roles(task, self.folds, self.seed)
         learned = self._copies(task, roles)
-        fitted = self.fitted(
-            **about(task.exposure),
+        fitted = self.fitted_on(
+            task.exposure,
             parameters=below(learned, "parameters/"),
             constants={
                 "best_epochs": learned["best_epoch"],

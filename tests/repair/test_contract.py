@@ -25,7 +25,7 @@ from gnn_repair.repair import (
     TemperatureScaling,
     evidence,
 )
-from gnn_repair.repair.base import TrainedRepair, about, untrained_statistics
+from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.baselines import LabelPropagation
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.inputs import RepairInputs
@@ -122,9 +122,8 @@ def test_what_is_trained_is_what_predicts_and_epoch_zero_is_the_frozen_predictio
     exposure, repair = world(kind).exposure, method(name)
     inputs = RepairInputs(exposure)
     initial, moved = repair.initial(inputs), random_parameters(repair, inputs)
-    held = {**about(exposure), **untrained_statistics(exposure)}
     start, later = (
-        repair.fitted(**held, parameters=p).member_logits(exposure) for p in (initial, moved)
+        repair.fitted_on(exposure, parameters=p).member_logits(exposure) for p in (initial, moved)
     )
     frozen = exposure.frozen_logits[:, exposure.recipients]
     torch.testing.assert_close(start, frozen, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar
 
@@ -18,8 +18,8 @@ from gnn_repair.backbones.frozen import under
 from gnn_repair.budget import LADDER, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.methods import FROZEN, METHODS, RUNGS, rung_title
-from gnn_repair.repair.base import FittedRepair, Repair, about
+from gnn_repair.methods import FROZEN, RUNGS, rung_title
+from gnn_repair.repair.base import FittedRepair, Repair
 from gnn_repair.repair.evidence import (
     LEAST_SCORE,
     Propagation,
@@ -240,15 +240,9 @@ def reads_features(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class EvidenceLadder(Repair[FittedLadder]):
+class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
     """Frozen, then candidates that read more or other evidence, weighed by held-out accuracy."""
 
-    protocol: ClassVar[Mapping[str, str]] = {
-        "dropout": "dropout",
-        "seed": "seed",
-        "budget": "evidence_ladder",
-    }
-    title: ClassVar[str] = METHODS["evidence_ladder"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedLadder
     reads_graph: ClassVar[bool] = True
     rungs: tuple[str, ...] = tuple(RUNGS)
@@ -319,8 +313,8 @@ class EvidenceLadder(Repair[FittedLadder]):
             "refitted": refitted,
             **{name: value.to(folds.device) for name, value in decision._asdict().items()},
         }
-        return self.fitted(
-            **about(task.exposure),
+        return self.fitted_on(
+            task.exposure,
             parameters={
                 f"{rung}/{name}": value
                 for rung, own in climbed.parameters.items()
