@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gnn_repair.budget import CONTROL, REFIT, REWEIGHTING, TRANSLATION, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.pieces import centre
 from gnn_repair.kernels.sets import BOUND, Layer, Scorer, TermSets, tilt
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import (
@@ -25,7 +26,6 @@ from gnn_repair.repair.inputs import (
     PairWeights,
     RepairInputs,
     affine,
-    centre,
     encode,
     encoder_reads,
     pair_width,

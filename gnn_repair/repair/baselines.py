@@ -24,7 +24,6 @@ from gnn_repair.repair.evidence import (
     FeatureEvidence,
     Propagation,
     normalised_adjacency,
-    one_hot,
 )
 from gnn_repair.repair.folds import (
     FOLDS,
@@ -328,37 +327,25 @@ class LabelPropagation(KeptRepair, method="label_propagation"):
     @torch.no_grad()
     def learn(self, task: Task) -> KeptPrediction:
         """Choose the strength with training labels on validation nodes, then spread both."""
-        operator = normalised_adjacency(task.links, task.exposure.num_nodes)
-        train, val = task.by_node(task.train), task.by_node(task.val)
-        chosen = self._strengths(operator, task, train, val)
-        spread = self._spread(operator, self._shown(task, train | val), chosen)
-        scores = spread[:, task.exposure.recipients].clamp(min=LEAST_SCORE)
-        return self.keep(task, scores.log(), {})
+        exposure, val = task.exposure, task.by_node(task.val)
+        operator = normalised_adjacency(task.links, exposure.num_nodes)
 
-    def _shown(self, task: Task, known: Tensor) -> Tensor:
-        """Known labels as rows of 0 and 1, [N, S, C]."""
-        labels = torch.where(known, task.y, -1).t()
-        return one_hot(labels, task.exposure.num_classes, torch.float64)
+        def shares(known: Tensor, alpha: Tensor) -> Tensor:
+            """Labels of the known nodes spread with α, [S, N, C]."""
+            labels = torch.where(task.by_node(known), task.y, -1).t()
+            even = exposure.frozen_logits.new_full((), 1 / exposure.num_classes)
+            soft = even.expand(*labels.shape, exposure.num_classes)
+            spread = Propagation(operator, self.layers, soft, labels).spread(alpha)
+            total = spread.sum(2, keepdim=True)
+            scores = torch.where(total > 0, spread / total.clamp(min=LEAST_SCORE), soft)
+            return scores.transpose(0, 1)
 
-    def _strengths(self, operator: Tensor, task: Task, train: Tensor, val: Tensor) -> Tensor:
-        """Each member's best α on validation nodes, the first of the best; [S]."""
-        shown, members = self._shown(task, train), task.exposure.num_members
         strengths = torch.tensor(SPREADS, dtype=torch.float64, device=val.device)
-        hits = []
-        for alpha in strengths:
-            predicted = self._spread(operator, shown, alpha.expand(members)).argmax(2)
-            hits.append(((predicted == task.y) & val).sum(1))
-        return strengths[torch.stack(hits).argmax(0)]
-
-    def _spread(self, operator: Tensor, shown: Tensor, alpha: Tensor) -> Tensor:
-        """``layers`` times x ← α Âx + (1 − α) shown, as shares; [S, N, C]."""
-        gain = alpha.view(1, -1, 1)
-        out = shown
-        for _ in range(self.layers):
-            out = gain * (operator @ out.flatten(1)).view_as(shown) + (1 - gain) * shown
-        total = out.sum(2, keepdim=True)
-        even = torch.full_like(out, 1 / out.shape[2])
-        return torch.where(total > 0, out / total.clamp(min=LEAST_SCORE), even).transpose(0, 1)
+        every = strengths.unsqueeze(1).expand(-1, exposure.num_members)
+        hits = [((shares(task.train, alpha).argmax(2) == task.y) & val).sum(1) for alpha in every]
+        best = strengths[torch.stack(hits).argmax(0)]  # the first of the best
+        scores = shares(task.train | task.val, best)[:, exposure.recipients]
+        return self.keep(task, scores.clamp(min=LEAST_SCORE).log(), {})
 
 
 @dataclass(frozen=True)
@@ -390,7 +377,7 @@ class FeaturePerceptron(KeptRepair, method="feature_perceptron"):
             return affine(p, "head", (rows + p["features.bias"].unsqueeze(1)).relu())
 
         part = split_into_folds(task, roles)
-        layers = {"features": (features.width, self.hidden), "head": (self.hidden, classes)}
+        layers = {"features": (features.x.shape[1], self.hidden), "head": (self.hidden, classes)}
         start = starts(
             lambda: nn.ModuleDict({name: nn.Linear(*size) for name, size in layers.items()}),
             self.seed, exposure.num_members, self.folds,

@@ -112,11 +112,13 @@ def average_copies(logits: Tensor, copies: int) -> Tensor:
     return by_copy.mean(1).log_softmax(2)
 
 
-def held_out(logits: Tensor, roles: Roles) -> Tensor:
-    """Log-probabilities of the copy that was judged on a node, [S, n, C]; zero elsewhere."""
-    log_probs = logits.double().log_softmax(2).unflatten(0, (-1, roles.copies))
-    judged = roles.judged.unflatten(0, (-1, roles.copies)).unsqueeze(3)
-    return torch.where(judged, log_probs, 0.0).sum(1)
+def held_out(every: Tensor, folds: Tensor) -> Tensor:
+    """What the copy that did not learn from a node says of it, […, S, n, C] of […, S, K, n, C].
+
+    At recipients that are in no fold it is the first copy's word.
+    """
+    index = folds.clamp(min=0)[:, None, :, None]
+    return every.gather(-3, index.expand(*every.shape[:-3], 1, *every.shape[-2:])).squeeze(-3)
 
 
 def middle_copy(stack: Mapping[str, Tensor], copies: int) -> dict[str, Tensor]:
@@ -266,8 +268,8 @@ class CrossFitted(Repair[FittedCrossFit]):
 
     def learn(self, task: Task) -> FittedCrossFit:
         """Fit a copy per fold."""
-        roles = fold_roles(task, self.folds, self.seed)
-        learned = self._copies(task, roles)
+        folds = deal_folds(task.val, task.labels, self.folds, self.seed)
+        learned = self._copies(task, cross_roles(task.train, folds, self.folds))
         fitted = self.fitted_on(
             task.exposure,
             parameters=below(learned, "parameters/"),
@@ -278,8 +280,10 @@ class CrossFitted(Repair[FittedCrossFit]):
             **middle_copy(learned, self.folds),
         )
         logits = [fitted.copy(k).member_logits(task.exposure) for k in range(self.folds)]
-        out_of_fold = task.by_node(held_out(torch.stack(logits, 1).flatten(0, 1), roles))
-        return replace(fitted, constants={**fitted.constants, "out_of_fold": out_of_fold})
+        log_probs = torch.stack(logits, 1).double().log_softmax(3)
+        said = held_out(log_probs, folds) * (folds >= 0).unsqueeze(2)
+        constants = {**fitted.constants, "out_of_fold": task.by_node(said)}
+        return replace(fitted, constants=constants)
 
     def _copies(self, task: Task, roles: Roles) -> dict[str, Tensor]:
         """What the copies learned, by the names of a file, [S, K, …]."""

@@ -455,11 +455,6 @@ def split_context(weight: Tensor, own: int) -> ContextWeights:
     return ContextWeights(*weight.split([own, weight.shape[1] - own - 1, 1], dim=1))
 
 
-def centre(values: Tensor) -> Tensor:
-    """Without its mean over classes: P q."""
-    return values - values.mean(-1, keepdim=True)
-
-
 class MessageTable:
     """[h_a, z_a] W of all messages with one weight [S, d + C, H], when it is known who reads it.
 

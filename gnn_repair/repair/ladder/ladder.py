@@ -23,7 +23,6 @@ from gnn_repair.repair.base import FittedRepair, Repair
 from gnn_repair.repair.evidence import (
     LEAST_SCORE,
     Propagation,
-    evidence_of,
     normalised_adjacency,
     summary_width,
 )
@@ -33,6 +32,7 @@ from gnn_repair.repair.folds import (
     check_table,
     cross_roles,
     deal_folds,
+    held_out,
     kept_rows,
     same_graph,
     signature,
@@ -54,7 +54,7 @@ from gnn_repair.repair.ladder.rungs import (
     weigh,
     weights_without,
 )
-from gnn_repair.repair.targets import Task
+from gnn_repair.repair.targets import Task, require_nodes
 
 TWINS = 2
 """Copies per fold: a node's held-out prediction is their mean, as deployed it is the mean of
@@ -280,12 +280,12 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
 
         Heads are small and learn from all their targets at once, whatever the batch size.
         """
-        evidence = evidence_of(task)
-        sources = Sources.of(task, evidence)
+        require_nodes(task.exposure, "the evidence ladder")
+        sources = Sources.of(task)
         names = [
             name
             for name in self.rungs
-            if RUNGS[name].blocks and (evidence.features is not None or not reads_features(name))
+            if RUNGS[name].blocks and (sources.features is not None or not reads_features(name))
         ]
         if not names:
             raise InputError("these rungs read raw features; pass data=… with x to fit")
@@ -294,8 +294,8 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         climbed = climb(names, sources, roles, task.labels, self, on_progress=task.on_progress)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         by_fold = climbed.log_probs.unflatten(2, (TWINS, self.folds)).mean(2).log_softmax(4)
-        out_of_fold = torch.cat([frozen.unsqueeze(1), _held_out(by_fold, folds)], 1)
-        log_probs = climbed.log_probs.mean(2).transpose(0, 1).log_softmax(3).double()
+        out_of_fold = torch.cat([frozen.unsqueeze(1), _by_member(held_out(by_fold, folds))], 1)
+        log_probs = _by_member(climbed.log_probs.mean(2).log_softmax(3))
         log_probs, refitted = self._refit(task, sources, climbed, folds, out_of_fold, log_probs)
         if "smoothed" in self.rungs:
             held, smooth = _smoothed(task, by_fold, folds, out_of_fold, log_probs, self.folds)
@@ -353,7 +353,7 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         again = climb(names, sources, roles, task.labels, self, epochs=kept)
         # One copy per fold beside one that starts alike: averages of several would do better.
         first, held = (
-            _held_out(every[:, :, : self.folds], folds)
+            _by_member(held_out(every[:, :, : self.folds], folds))
             for every in (climbed.log_probs[rungs], again.log_probs)
         )
         everywhere = again.log_probs[:, :, self.folds :].mean(2).log_softmax(3).double()
@@ -418,15 +418,9 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         return shapes
 
 
-def _held_out(every: Tensor, folds: Tensor) -> Tensor:
-    """What the copy that did not learn from a node says of it, [S, R, n, C] float64.
-
-    Of [R, S, K, n, C]; at recipients that are in no fold it is the first copy's word.
-    """
-    rungs, members, _, nodes, classes = every.shape
-    index = folds.clamp(min=0).view(1, members, 1, nodes, 1)
-    index = index.expand(rungs, -1, -1, -1, classes)
-    return every.gather(2, index).squeeze(2).transpose(0, 1).double()
+def _by_member(values: Tensor) -> Tensor:
+    """[R, S, n, C] as [S, R, n, C] float64."""
+    return values.transpose(0, 1).double()
 
 
 def _side_by_side(first: Roles, second: Roles) -> Roles:

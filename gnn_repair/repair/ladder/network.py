@@ -19,18 +19,19 @@ from torch import Tensor
 
 from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.pieces import centre
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND, LOW, keep_mask
 from gnn_repair.methods import BLOCKS, RUNGS
 from gnn_repair.repair.evidence import (
     FeatureEvidence,
-    KnownEvidence,
+    LabelEvidence,
     standardise,
     statistics,
     summary,
 )
 from gnn_repair.repair.folds import Roles
-from gnn_repair.repair.inputs import RepairInputs, centre
+from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, Task
 from gnn_repair.training import Parameters, ProgressCallback, Trainee, fit
 
@@ -59,26 +60,36 @@ class Sources:
     """Standardised summary, [S, n, D]."""
     statistics: Parameters
     """Its mean and scale, [S, D] each."""
-    evidence: KnownEvidence
+    labels: LabelEvidence
+    """Of training and validation nodes alone."""
+    features: FeatureEvidence | None
+    """Where they were given."""
 
     @staticmethod
-    def of(task: Task, evidence: KnownEvidence) -> Sources:
+    def of(task: Task) -> Sources:
         """Of a frozen model on its graph."""
-        inputs = task.inputs
+        inputs, x = task.inputs, getattr(task.data, "x", None)
+        classes, dtype = inputs.num_classes, inputs.dtype
+        x = None if x is None else x.to(inputs.device, dtype)
+        known = torch.where(task.by_node(task.train | task.val), task.y, classes)
         table = summary(inputs)
-        own = statistics(table)
-        frozen = inputs.frozen_logits[:, inputs.nodes]
-        return Sources(frozen, inputs.nodes, standardise(table, **own), own, evidence)
+        scale = statistics(table)
+        return Sources(
+            inputs.frozen_logits[:, inputs.nodes],
+            inputs.nodes,
+            standardise(table, **scale),
+            scale,
+            LabelEvidence(task.links, known, classes, dtype, x),
+            None if x is None else FeatureEvidence(x),
+        )
 
     def width(self, block: str) -> int:
         """Numbers per recipient."""
-        labels, features = self.evidence.labels, self.evidence.features
         if block == "messages":
             return self.messages.shape[2]
-        if block in ("labels", "similar"):
-            return labels.width if block == "labels" else labels.similar_width
-        assert features is not None
-        return features.width
+        if block == "features" and self.features is not None:
+            return self.features.x.shape[1]
+        return self.labels.width if block == "labels" else self.labels.similar_width
 
 
 class Blocks:
@@ -86,9 +97,9 @@ class Blocks:
 
     def __init__(self, sources: Sources, at: Tensor) -> None:
         self.frozen, self.messages = sources.frozen[:, at], sources.messages[:, at]
-        self.nodes, self.labels = sources.nodes[at], sources.evidence.labels
-        features = sources.evidence.features
-        self.features = None if features is None else FeatureEvidence(features.x, self.nodes)
+        self.nodes, self.labels = sources.nodes[at], sources.labels
+        x = None if sources.features is None else sources.features.x
+        self.features = None if x is None else FeatureEvidence(x, self.nodes)
 
 
 class Heads:
@@ -195,7 +206,7 @@ class Heads:
     def log_probs(self, p: Parameters) -> Tensor:
         """What every copy says of every recipient, [R, S, K, n, C], in blocks of recipients."""
         everyone = torch.arange(self.sources.nodes.numel(), device=self.sources.nodes.device)
-        rows, known = len(self.rungs) * self.each, self.sources.evidence.labels.known
+        rows, known = len(self.rungs) * self.each, self.sources.labels.known
         parts = []
         for at in everyone.split(max(1, CHUNK // (rows * self.hidden))):
             reading = Blocks(self.sources, at)
@@ -235,13 +246,13 @@ class LadderTrainee(Trainee):
         )
         self.learned, self.judged = (Blocks(heads.sources, at) for at in (learned, judged))
         self.labels, self.truth = labels[learned], labels[judged]
-        rungs, evidence = len(heads.rungs), heads.sources.evidence.labels
+        rungs, known = len(heads.rungs), heads.sources.labels.known
         self.shares = roles.weights[:, learned].repeat(rungs, 1).to(heads.sources.frozen.dtype)
         self.mine = roles.judged[:, judged].repeat(rungs, 1)
         # A copy sees no label that it does not learn from, not even as a neighbour's.
-        self.withheld = roles.judged.new_zeros(heads.each, evidence.known.shape[1])
+        self.withheld = roles.judged.new_zeros(heads.each, known.shape[1])
         self.withheld[:, heads.sources.nodes] = roles.weights == 0
-        self.histograms = heads.histograms(self.judged, evidence.known)
+        self.histograms = heads.histograms(self.judged, known)
         self.epoch = torch.zeros((), dtype=torch.long, device=labels.device)
         self.start = (seed * SEED_STRIDE) & LOW
 
@@ -250,7 +261,7 @@ class LadderTrainee(Trainee):
 
     def losses(self, trunk: Any) -> Tensor:
         stream = self.start + self.epoch * EPOCH_STRIDE
-        shown = self.heads.sources.evidence.labels.partly(self.withheld, stream)
+        shown = self.heads.sources.labels.partly(self.withheld, stream)
         histograms = self.heads.histograms(self.learned, shown)
         logits = self.heads.logits(
             self.parameters, self.learned, histograms, (self.dropout, stream)
