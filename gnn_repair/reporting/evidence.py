@@ -32,7 +32,7 @@ from gnn_repair.oracle.solver import solve
 from gnn_repair.published import ACTIVE, REACHABLE
 from gnn_repair.repair.baselines import KeptPrediction
 from gnn_repair.repair.folds import FittedCrossFit
-from gnn_repair.repair.inputs import alone_logits as source_logits
+from gnn_repair.repair.inputs import alone_logits
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -40,8 +40,6 @@ Flags = NDArray[np.bool_]
 VERDICTS = (CAN, CANNOT, UNDECIDED)
 RESERVED = ("frozen", "oracle", "nearest", "what_if", "unit")
 """Keys of the page's predictions that are not repairs."""
-CHUNK = 1 << 22
-"""Numbers of aggregates per call of a nonlinear head."""
 MOST_CHANGES, MOST_CHANGES_BEHIND_A_HEAD = 30_000, 300
 """Smallest changes that are computed: about a millisecond each, with a nonlinear head up to
 seconds. Of more errors an evenly spread sample is solved."""
@@ -420,6 +418,7 @@ def _logit_parts(
     if head is None:
         fixed = part.fixed_logits[0, part.recipients].numpy()
         return fixed, part.contributions[0].numpy(), None
+    terms = torch.arange(part.num_terms)
     evidence = HeadEvidence(
         words=followed_by(head),
         replayed=part.replay is not None,
@@ -428,34 +427,10 @@ def _logit_parts(
         bound=solution.bound[order],
         reasons=np.array([solution.reasons.get(int(i), "") for i in order], np.str_),
         oracle_logits=model_logits(part, torch.from_numpy(witness)).numpy(),
-        alone_logits=_alone_logits(part),
+        alone_logits=alone_logits(part, terms, len(terms))[0].detach().numpy(),
     )
     shape = (part.num_recipients, part.num_classes)
     return np.zeros(shape), np.zeros((len(part.sources), part.num_classes)), evidence
-
-
-def _alone_logits(part: Exposure) -> Floats:
-    """[T, C]: logits with a group's whole mass on each of its terms, by the head in float64."""
-    mixed, head = part.aggregate, part.head
-    assert head is not None
-    frozen, alpha = mixed.logits()[0], mixed.coefficients[0].double()
-    lengths, groups = mixed.segments.diff(), mixed.num_groups
-    segment = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    chunks = torch.arange(part.num_terms).split(max(1, CHUNK // max(1, head.width)))
-
-    def contributions(terms: Tensor) -> Tensor:
-        return mixed.contributions[0, mixed.rows[terms].long()]
-
-    sums = torch.zeros(len(lengths), mixed.num_classes, dtype=torch.float64)
-    for terms in chunks:
-        sums.index_add_(0, segment[terms], alpha[terms].unsqueeze(1) * contributions(terms))
-    mass = mixed.mass[0].reshape(-1)
-    rows = [torch.zeros(0, part.num_classes, dtype=torch.float64)]
-    for terms in chunks:
-        at = segment[terms]
-        points = frozen[at // groups] - sums[at] + mass[at].unsqueeze(1) * contributions(terms)
-        rows.append(head(points, mixed.recipients[at // groups]).detach())
-    return torch.cat(rows).numpy()
 
 
 # Other classes ------------------------------------------------------------------------------------
@@ -681,7 +656,8 @@ def _with_senders(evidence: Evidence, part: Exposure) -> Evidence:
     predictions = labels.copy()
     if starts is not None:
         nodes = sources[sources < limit]
-        logits = source_logits(part, part.sources, part.num_sources)[0]
+        sender = part.sources[part.rows.long()].long()
+        logits = alone_logits(part, sender, part.num_sources)[0]
         predictions[nodes] = logits[nodes].argmax(1)
     first = inner if graphs else len(evidence.labels)
     foreign_places = first + np.searchsorted(foreign, sources)
