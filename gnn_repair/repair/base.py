@@ -296,9 +296,7 @@ class TrainedRepair(Repair[F]):
             task.exposure,
             parameters={name: value.detach() for name, value in outcome.parameters.items()},
             constants=constants,
-            best_epoch=outcome.best_epoch,
-            epochs_run=outcome.epochs_run,
-            diverged=outcome.diverged,
+            **{name: getattr(outcome, name) for name in STATISTICS},
             f1=self._validation_f1({**outcome.parameters, **constants}, inputs, val),
         )
 

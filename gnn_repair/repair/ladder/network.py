@@ -83,6 +83,17 @@ class Sources:
             None if x is None else FeatureEvidence(x),
         )
 
+    def at(self, positions: Tensor) -> Sources:
+        """Of some recipients; what is known of labels is known of all nodes."""
+        nodes = self.nodes[positions]
+        return replace(
+            self,
+            frozen=self.frozen[:, positions],
+            nodes=nodes,
+            messages=self.messages[:, positions],
+            features=self.features and FeatureEvidence(self.features.x, nodes),
+        )
+
     def width(self, block: str) -> int:
         """Numbers per recipient."""
         if block == "messages":
@@ -90,16 +101,6 @@ class Sources:
         if block == "features" and self.features is not None:
             return self.features.x.shape[1]
         return self.labels.width if block == "labels" else self.labels.similar_width
-
-
-class Blocks:
-    """The blocks at some recipients."""
-
-    def __init__(self, sources: Sources, at: Tensor) -> None:
-        self.frozen, self.messages = sources.frozen[:, at], sources.messages[:, at]
-        self.nodes, self.labels = sources.nodes[at], sources.labels
-        x = None if sources.features is None else sources.features.x
-        self.features = None if x is None else FeatureEvidence(x, self.nodes)
 
 
 class Heads:
@@ -157,7 +158,7 @@ class Heads:
     def logits(
         self,
         p: Parameters,
-        reading: Blocks,
+        reading: Sources,
         histograms: Mapping[str, Tensor],
         noise: tuple[float, Tensor] | None = None,
     ) -> Tensor:
@@ -193,7 +194,7 @@ class Heads:
             out.append(own + centre(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
         return torch.cat(out)
 
-    def histograms(self, reading: Blocks, labels: Tensor) -> dict[str, Tensor]:
+    def histograms(self, reading: Sources, labels: Tensor) -> dict[str, Tensor]:
         """Histograms of labels [T, N] around the recipients, [T, L, k], where they are read."""
         makers = {"labels": reading.labels.histograms, "similar": reading.labels.similar_histograms}
         return {
@@ -209,7 +210,7 @@ class Heads:
         rows, known = len(self.rungs) * self.each, self.sources.labels.known
         parts = []
         for at in everyone.split(max(1, CHUNK // (rows * self.hidden))):
-            reading = Blocks(self.sources, at)
+            reading = self.sources.at(at)
             parts.append(self.logits(p, reading, self.histograms(reading, known)).log_softmax(2))
         shape = len(self.rungs), self.members, self.copies
         return torch.cat(parts, 1).unflatten(0, shape)
@@ -244,7 +245,7 @@ class LadderTrainee(Trainee):
         learned, judged = (
             who.any(0).nonzero().view(-1) for who in (roles.weights > 0, roles.judged)
         )
-        self.learned, self.judged = (Blocks(heads.sources, at) for at in (learned, judged))
+        self.learned, self.judged = heads.sources.at(learned), heads.sources.at(judged)
         self.labels, self.truth = labels[learned], labels[judged]
         rungs, known = len(heads.rungs), heads.sources.labels.known
         self.shares = roles.weights[:, learned].repeat(rungs, 1).to(heads.sources.frozen.dtype)
