@@ -93,7 +93,7 @@ class Reweighting(TrainedRepair[FittedReweighting], method="reweighting"):
         scorer = perceptron(pair + own + hidden + 1, hidden, 1, zero=True)
         return nn.ModuleDict({"encoder": encoder, "scorer": scorer})
 
-    def tables(self, p: Parameters, inputs: RepairInputs) -> Tables:
+    def tables(self, p: Parameters, inputs: RepairInputs, whole: bool = False) -> Tables:
         """What does not depend on the targets."""
         size = inputs.width, inputs.num_classes
         encoder = split_pair(p["encoder.0.weight"], *size)
@@ -101,7 +101,7 @@ class Reweighting(TrainedRepair[FittedReweighting], method="reweighting"):
         weight = p["scorer.0.weight"]
         before, after = weight.split([start, weight.shape[1] - start], dim=1)
         scorer = split_pair(before, *size)
-        messages = MessageTable(inputs, encoder.source), MessageTable(inputs, scorer.source)
+        messages = (MessageTable(inputs, part.source, whole) for part in (encoder, scorer))
         return encoder, scorer, split_context(after, sum(size)), *messages
 
     def scorer_layer(
@@ -183,10 +183,6 @@ class _Translation(TrainedRepair[FittedTranslation]):
 
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedTranslation
     takes_labels: ClassVar[bool] = True
-
-    def tables(self, p: Parameters, inputs: RepairInputs, whole: bool = False) -> Any:
-        """What all targets read; ``whole``: all of it is going to be read."""
-        return None
 
     def shift(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

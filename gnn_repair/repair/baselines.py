@@ -213,17 +213,15 @@ class CorrectAndSmooth(Repair[FittedSmoothing], method="correct_and_smooth"):
         """Training labels [S, N], strengths [S, 3] among the candidates, entries [1, 2, E]."""
         if fitted.constants.keys() != {"labels", "strengths", "entries"}:
             raise InputError("correct-and-smooth needs labels, strengths and entries, nothing else")
-        labels, strengths = fitted.constants["labels"], fitted.constants["strengths"]
-        whole = labels.dtype == torch.int64 and labels.dim() == 2
-        if not whole or not bool(((labels >= -1) & (labels < fitted.num_classes)).all()):
-            raise InputError(f"labels must lie in -1..{fitted.num_classes - 1}, one for every node")
-        known = strengths.dtype == torch.float64 and strengths.shape[1:] == (3,)
-        if not known or any(tuple(row) not in CANDIDATES for row in strengths.tolist()):
+        top = fitted.num_classes - 1
+        (nodes,) = check_table(fitted, "labels", torch.int64, None, within=(-1, top))
+        check_table(fitted, "strengths", torch.float64, 3)
+        if any(tuple(row) not in CANDIDATES for row in fitted.constants["strengths"].tolist()):
             raise InputError("strengths must be among those that are chosen from")
         entries = fitted.constants["entries"]
         pairs = entries.dtype == torch.int64 and entries.dim() == 3 and entries.shape[:2] == (1, 2)
-        if not pairs or not bool(((entries >= 0) & (entries < labels.shape[1])).all()):
-            raise InputError(f"entries must be pairs of nodes in 0..{labels.shape[1] - 1}")
+        if not pairs or not bool(((entries >= 0) & (entries < nodes)).all()):
+            raise InputError(f"entries must be pairs of nodes in 0..{nodes - 1}")
 
 
 # Correct-and-Smooth of many members and strengths at once -----------------------------------------
