@@ -113,11 +113,11 @@ def average_copies(logits: Tensor, copies: int) -> Tensor:
 
 
 def held_out(every: Tensor, folds: Tensor) -> Tensor:
-    """What the copy that did not learn from a node says of it, […, S, n, C] of […, S, K, n, C].
+    """What the copy that did not learn from a node says of it, [S, …, n, C] of [S, …, K, n, C].
 
     At recipients that are in no fold it is the first copy's word.
     """
-    index = folds.clamp(min=0)[:, None, :, None]
+    index = folds.clamp(min=0).view(len(folds), *[1] * (every.dim() - 3), -1, 1)
     return every.gather(-3, index.expand(*every.shape[:-3], 1, *every.shape[-2:])).squeeze(-3)
 
 

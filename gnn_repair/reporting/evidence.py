@@ -228,6 +228,10 @@ class Evidence:
         """[n + 1]: where each node's terms begin."""
         return self.segments[:: len(self.groups)]
 
+    def terms(self, i: int) -> slice:
+        """Those of node i."""
+        return slice(int(self.starts[i]), int(self.starts[i + 1]))
+
     @property
     def support(self) -> Integers:
         """[n]: active terms of the witness."""
@@ -454,21 +458,25 @@ def _class_evidence(
     n, classes = len(evidence.nodes), evidence.num_classes
     reachable, decided = np.zeros((n, classes), bool), np.zeros((n, classes), bool)
     chance, possible = np.full(n, np.nan), np.full(n, np.nan)
-    if figures is None:
-        share, alpha = np.full((n, classes), np.nan), evidence.coefficients
-        return ClassEvidence(reachable, decided, share, alpha, chance, possible, None)
-    place = np.full(exposure.num_nodes, -1)
-    place[evidence.nodes] = np.arange(n)
-    answers = figures.classes
-    rows = place[answers.node]
-    reachable[rows], decided[rows] = answers.reachable, answers.decided
-    if classes > 2:
-        others = figures.others
-        number = others.sum(1)  # one more where the prediction is right
-        chance[rows] = (answers.reachable & others).sum(1) / number
-        possible[rows] = ((answers.reachable | ~answers.decided) & others).sum(1) / number
-    changes = _sampled_changes(figures, exposure, y) if changes is None else changes
-    share, nearest = _least(changes, evidence, place, shifts)
+    share, nearest = np.full((n, classes), np.nan), evidence.coefficients.copy()
+    if figures is not None:
+        place = np.full(exposure.num_nodes, -1)
+        place[evidence.nodes] = np.arange(n)
+        answers = figures.classes
+        rows = place[answers.node]
+        reachable[rows], decided[rows] = answers.reachable, answers.decided
+        if classes > 2:
+            others = figures.others
+            number = others.sum(1)  # one more where the prediction is right
+            chance[rows] = (answers.reachable & others).sum(1) / number
+            possible[rows] = ((answers.reachable | ~answers.decided) & others).sum(1) / number
+        changes = _sampled_changes(figures, exposure, y) if changes is None else changes
+        for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
+            column = slice(None) if changes.complete else int(true)
+            share[place[node], column] = changes.share[row, column]
+            answer = changes.answers.get((row, int(true)))
+            if answer is not None and np.isfinite(answer.moved):
+                nearest[answer.terms + shifts[node]] += answer.change
     return ClassEvidence(reachable, decided, share, nearest, chance, possible, figures)
 
 
@@ -482,21 +490,6 @@ def _sampled_changes(figures: Reach, exposure: Exposure, y: Tensor) -> Changes:
         sample = figures.classes.node[wrong[steps.astype(np.int64)]]
         figures = _reach(exposure, y, torch.from_numpy(sample))
     return least_changes(figures, exposure, others=not head)
-
-
-def _least(
-    changes: Changes, evidence: Evidence, place: Integers, shifts: Integers
-) -> tuple[Floats, Floats]:
-    """[n, C] the least share of the mass that must move, and [T] the λ of the true class's."""
-    share = np.full((len(evidence.nodes), evidence.num_classes), np.nan)
-    nearest = evidence.coefficients.copy()
-    for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
-        i, classes = place[node], slice(None) if changes.complete else int(true)
-        share[i, classes] = changes.share[row, classes]
-        answer = changes.answers.get((row, int(true)))
-        if answer is not None and np.isfinite(answer.moved):
-            nearest[answer.terms + shifts[node]] += answer.change
-    return share, nearest
 
 
 # What a repair did -------------------------------------------------------------------------------

@@ -294,8 +294,8 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         climbed = climb(names, sources, roles, task.labels, self, on_progress=task.on_progress)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         by_fold = climbed.log_probs.unflatten(2, (TWINS, self.folds)).mean(2).log_softmax(4)
-        out_of_fold = torch.cat([frozen.unsqueeze(1), _by_member(held_out(by_fold, folds))], 1)
-        log_probs = _by_member(climbed.log_probs.mean(2).log_softmax(3))
+        out_of_fold = torch.cat([frozen.unsqueeze(1), held_out(by_fold, folds).double()], 1)
+        log_probs = climbed.log_probs.mean(2).log_softmax(3).double()
         log_probs, refitted = self._refit(task, sources, climbed, folds, out_of_fold, log_probs)
         if "smoothed" in self.rungs:
             held, smooth = _smoothed(task, by_fold, folds, out_of_fold, log_probs, self.folds)
@@ -353,8 +353,8 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         again = climb(names, sources, roles, task.labels, self, epochs=kept)
         # One copy per fold beside one that starts alike: averages of several would do better.
         first, held = (
-            _by_member(held_out(every[:, :, : self.folds], folds))
-            for every in (climbed.log_probs[rungs], again.log_probs)
+            held_out(every[:, :, : self.folds], folds).double()
+            for every in (climbed.log_probs[:, rungs], again.log_probs)
         )
         everywhere = again.log_probs[:, :, self.folds :].mean(2).log_softmax(3).double()
         log_probs, helps = log_probs.clone(), []
@@ -364,7 +364,7 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
             likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
             helps.append(is_significant(likely[0] - likely[1], MORE_LABELS))
             if helps[-1]:
-                log_probs[s, best[s]] = everywhere[place, s]
+                log_probs[s, best[s]] = everywhere[s, place]
         return log_probs, torch.tensor(helps, device=log_probs.device).long()
 
     # Files ------------------------------------------------------------------------------------
@@ -418,11 +418,6 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         return shapes
 
 
-def _by_member(values: Tensor) -> Tensor:
-    """[R, S, n, C] as [S, R, n, C] float64."""
-    return values.transpose(0, 1).double()
-
-
 def _side_by_side(first: Roles, second: Roles) -> Roles:
     """The copies of both for every member."""
 
@@ -451,7 +446,7 @@ def _smoothed(
         judged = own >= 0
         seen, labels = out_of_fold[s, 1:][:, judged], task.labels[judged]
         without = weights_without(seen, labels, own[judged], count)
-        bases = [mix(every[:, s, k].double(), without[k]) for k in range(count)]
+        bases = [mix(every[s, :, k].double(), without[k]) for k in range(count)]
         bases.append(mix(log_probs[s], weigh(seen, labels)))
         shape = exposure.num_nodes, count + 1, exposure.num_classes
         soft = strength.new_full(shape, 1 / exposure.num_classes)

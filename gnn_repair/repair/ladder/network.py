@@ -205,7 +205,7 @@ class Heads:
 
     @torch.no_grad()
     def log_probs(self, p: Parameters) -> Tensor:
-        """What every copy says of every recipient, [R, S, K, n, C], in blocks of recipients."""
+        """What every copy says of every recipient, [S, R, K, n, C], in blocks of recipients."""
         everyone = torch.arange(self.sources.nodes.numel(), device=self.sources.nodes.device)
         rows, known = len(self.rungs) * self.each, self.sources.labels.known
         parts = []
@@ -213,7 +213,7 @@ class Heads:
             reading = self.sources.at(at)
             parts.append(self.logits(p, reading, self.histograms(reading, known)).log_softmax(2))
         shape = len(self.rungs), self.members, self.copies
-        return torch.cat(parts, 1).unflatten(0, shape)
+        return torch.cat(parts, 1).unflatten(0, shape).transpose(0, 1)
 
 
 class LadderTrainee(Trainee):
@@ -289,7 +289,7 @@ class FittedRungs:
 
     rungs: tuple[str, ...]
     log_probs: Tensor
-    """[R, S, K, n, C]: of every copy at every recipient."""
+    """[S, R, K, n, C]: of every copy at every recipient."""
     best_epoch: Tensor
     """[R, S, K]."""
     epochs_run: Tensor
@@ -353,7 +353,7 @@ def climb(
             if RUNGS[rung].inductive:
                 parameters[rung] = own
     best, run, wild = (torch.cat(column) for column in zip(*statistics, strict=True))
-    return FittedRungs(tuple(rungs), torch.cat(log_probs), best, run, wild, parameters, count)
+    return FittedRungs(tuple(rungs), torch.cat(log_probs, 1), best, run, wild, parameters, count)
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ def test_every_head_is_its_arithmetic(backbone):
                 if RUNGS[name].keeps:
                     shift = 4 * raw.tanh()
                     raw = sources.frozen[s] + shift - shift.mean(1, keepdim=True)
-                torch.testing.assert_close(found[r, s, k], raw.log_softmax(1))
+                torch.testing.assert_close(found[s, r, k], raw.log_softmax(1))
 
 
 def trainee_of(task) -> LadderTrainee:
@@ -135,7 +135,7 @@ def test_no_label_that_judges_a_copy_chooses_its_epoch():
     assert trainee.scores(None).tolist() == [-1] * len(NAMES) * 2 * COPIES  # too early
     trainee.begin_epoch()
     scores = trainee.scores(None).view(len(NAMES), 2, COPIES)
-    told = trainee.heads.log_probs(trainee.parameters).argmax(4)
+    told = trainee.heads.log_probs(trainee.parameters).argmax(4).transpose(0, 1)
     folds = dealt_for(task)
     right = torch.stack(
         [((told[:, :, k] == DATA.y) & (folds == k)).sum(2) for k in range(COPIES)], 2
