@@ -340,8 +340,8 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         own prediction. All keep the epochs that the folds chose.
         """
         best = [
-            int(weigh(out_of_fold[s, 1:][:, own >= 0], task.labels[own >= 0]).argmax())
-            for s, own in enumerate(folds)
+            int(weigh(out_of_fold[s, 1:][:, dealt >= 0], task.labels[dealt >= 0]).argmax())
+            for s, dealt in enumerate(folds)
         ]
         rungs = sorted(set(best))
         fewer, full = (cross_roles(task.train, folds, self.folds, leave) for leave in (2, 0))
@@ -358,10 +358,10 @@ class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
         )
         everywhere = again.log_probs[:, :, self.folds :].mean(2).log_softmax(3).double()
         log_probs, helps = log_probs.clone(), []
-        for s, own in enumerate(folds):
-            judged, place = own >= 0, rungs.index(best[s])
+        for s, dealt in enumerate(folds):
+            judged, place = dealt >= 0, rungs.index(best[s])
             both = torch.stack([first[s, place], held[s, place]])[:, judged]
-            likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
+            likely = likelihoods(both, task.labels[judged], dealt[judged], self.folds)
             helps.append(is_significant(likely[0] - likely[1], MORE_LABELS))
             if helps[-1]:
                 log_probs[s, best[s]] = everywhere[s, place]
