@@ -101,8 +101,9 @@ class Reweighting(TrainedRepair[FittedReweighting], method="reweighting"):
         weight = p["scorer.0.weight"]
         before, after = weight.split([start, weight.shape[1] - start], dim=1)
         scorer = split_pair(before, *size)
-        messages = (MessageTable(inputs, part.source, whole) for part in (encoder, scorer))
-        return encoder, scorer, split_context(after, sum(size)), *messages
+        encoded = MessageTable(inputs, encoder.source, whole)
+        scored = MessageTable(inputs, scorer.source, whole)
+        return encoder, scorer, split_context(after, sum(size)), encoded, scored
 
     def scorer_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

@@ -265,11 +265,11 @@ def _look(name: str) -> tuple[str, str]:
     return MARKERS[look.marker], look.colour
 
 
-def _mark(axes: Axes, at: Any, name: str, size: int, **words: str) -> None:
+def _mark(axes: Axes, at: Any, name: str, size: int, label: str = "") -> None:
     """A prediction's marker with an outline."""
     marker, colour = _look(name)
     axes.plot(*at, marker, color=colour, markersize=size, markeredgecolor="#16191d",
-              markeredgewidth=0.7, linestyle="none", **words)  # fmt: skip
+              markeredgewidth=0.7, linestyle="none", label=label)  # fmt: skip
 
 
 def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[Any, Any]]]:
