@@ -93,7 +93,7 @@ class Reweighting(TrainedRepair[FittedReweighting], method="reweighting"):
         scorer = perceptron(pair + own + hidden + 1, hidden, 1, zero=True)
         return nn.ModuleDict({"encoder": encoder, "scorer": scorer})
 
-    def tables(self, p: Parameters, inputs: RepairInputs, whole: bool = False) -> Tables:
+    def tables(self, p: Parameters, inputs: RepairInputs) -> Tables:
         """What does not depend on the targets."""
         size = inputs.width, inputs.num_classes
         encoder = split_pair(p["encoder.0.weight"], *size)
@@ -101,9 +101,8 @@ class Reweighting(TrainedRepair[FittedReweighting], method="reweighting"):
         weight = p["scorer.0.weight"]
         before, after = weight.split([start, weight.shape[1] - start], dim=1)
         scorer = split_pair(before, *size)
-        encoded = MessageTable(inputs, encoder.source, whole)
-        scored = MessageTable(inputs, scorer.source, whole)
-        return encoder, scorer, split_context(after, sum(size)), encoded, scored
+        messages = MessageTable(inputs, encoder.source), MessageTable(inputs, scorer.source)
+        return encoder, scorer, split_context(after, sum(size)), *messages
 
     def scorer_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
@@ -184,6 +183,10 @@ class _Translation(TrainedRepair[FittedTranslation]):
 
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedTranslation
     takes_labels: ClassVar[bool] = True
+
+    def tables(self, p: Parameters, inputs: RepairInputs, whole: bool = False) -> Any:
+        """What all targets read; ``whole``: all of it is going to be read."""
+        return None
 
     def shift(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

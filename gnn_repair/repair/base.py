@@ -260,8 +260,8 @@ class TrainedRepair(Repair[F]):
         """What is fixed before training."""
         return {}
 
-    def tables(self, p: Parameters, inputs: RepairInputs, whole: bool = False) -> Any:
-        """What all targets read; ``whole``: all of it is going to be read."""
+    def tables(self, p: Parameters, inputs: RepairInputs) -> Any:
+        """What all targets read."""
         return None
 
     @abstractmethod
