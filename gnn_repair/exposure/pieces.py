@@ -527,5 +527,5 @@ hundred (float32) or some thousand (float64) roundings, as sums over a node's te
 
 
 def centre(logits: Tensor) -> Tensor:
-    """Logits without the shift common to all classes."""
-    return logits - logits.mean(1, keepdim=True)
+    """Logits […, C] without the shift common to all classes: P z."""
+    return logits - logits.mean(-1, keepdim=True)

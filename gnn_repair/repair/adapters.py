@@ -7,7 +7,6 @@ do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -17,8 +16,8 @@ from torch import Tensor, nn
 from gnn_repair.budget import CONTROL, REFIT, REWEIGHTING, TRANSLATION, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.pieces import centre
 from gnn_repair.kernels.sets import BOUND, Layer, Scorer, TermSets, tilt
-from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import (
     ContextWeights,
@@ -27,7 +26,6 @@ from gnn_repair.repair.inputs import (
     PairWeights,
     RepairInputs,
     affine,
-    centre,
     encode,
     encoder_reads,
     pair_width,
@@ -38,8 +36,6 @@ from gnn_repair.repair.inputs import (
 from gnn_repair.repair.targets import Targets
 from gnn_repair.training import Parameters
 
-SHARED = {"hidden": "hidden", "dropout": "dropout", "seed": "seed"}
-"""Settings that a study's protocol has once for all of them."""
 SCORED = 1 << 24
 """Numbers of one block when all terms are scored."""
 RECIPIENTS = 1 << 16
@@ -81,12 +77,10 @@ class FittedReweighting(FittedRepair["Reweighting"]):
 
 
 @dataclass(frozen=True)
-class Reweighting(TrainedRepair[FittedReweighting]):
+class Reweighting(TrainedRepair[FittedReweighting], method="reweighting"):
     """λ_{v,a} ∝ α_{v,a} e^s within each group, s = 4 tanh(MLP([x_{v,a}, c_v]))."""
 
-    title: ClassVar[str] = METHODS["reweighting"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedReweighting
-    protocol: ClassVar[Mapping[str, str]] = {"budget": "reweighting", **SHARED}
     takes_labels: ClassVar[bool] = True
     budget: Budget = REWEIGHTING
     hidden: int = 128
@@ -218,11 +212,9 @@ class _Translation(TrainedRepair[FittedTranslation]):
 
 
 @dataclass(frozen=True)
-class SetTranslation(_Translation):
+class SetTranslation(_Translation, method="set_translation"):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v, p_v, m̄_v])), p_v pooled over the whole message set."""
 
-    title: ClassVar[str] = METHODS["set_translation"].title
-    protocol: ClassVar[Mapping[str, str]] = {"budget": "set_translation", **SHARED}
     budget: Budget = TRANSLATION
     hidden: int = 128
     """H, also the width of p_v."""
@@ -254,11 +246,9 @@ class SetTranslation(_Translation):
 
 
 @dataclass(frozen=True)
-class NodeTranslation(_Translation):
+class NodeTranslation(_Translation, method="node_translation"):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v])): the control that does not see the message set."""
 
-    title: ClassVar[str] = METHODS["node_translation"].title
-    protocol: ClassVar[Mapping[str, str]] = {"budget": "node_translation", **SHARED}
     budget: Budget = CONTROL
     hidden: int | None = None
     """H_N; None: as wide as makes it match set translation's parameter count."""
@@ -323,12 +313,10 @@ class FittedHead(FittedRepair["RefitHead"]):
 
 
 @dataclass(frozen=True)
-class RefitHead(TrainedRepair[FittedHead]):
+class RefitHead(TrainedRepair[FittedHead], method="refit_head"):
     """A new affine classifier on the frozen embedding r, standardised over training nodes."""
 
-    title: ClassVar[str] = METHODS["refit_head"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedHead
-    protocol: ClassVar[Mapping[str, str]] = {"budget": "refit_head", "seed": "seed"}
     takes_labels: ClassVar[bool] = True
     budget: Budget = REFIT
     dropout: float = 0.0

@@ -39,6 +39,7 @@ from gnn_repair.files import (
     load_tensors,
     save_tensors,
 )
+from gnn_repair.methods import METHODS
 from gnn_repair.notebook import html_view
 from gnn_repair.repair.inputs import Noise, RepairInputs
 from gnn_repair.repair.targets import (
@@ -74,8 +75,10 @@ R = TypeVar("R", bound="Repair[Any]")
 class Repair(ABC, Generic[F]):
     """A way to correct a frozen model's logits. Settings are its fields."""
 
+    method: ClassVar[str] = ""
+    """Its entry in ``METHODS``, where it has one: ``class Own(Repair, method="own")``."""
     title: ClassVar[str] = ""
-    """Its name wherever people read it; that of the class unless it says another."""
+    """Its name wherever people read it: that of its entry, else of the class."""
     fitted_type: ClassVar[type[FittedRepair[Any]]]
     """What its fit returns."""
     takes_labels: ClassVar[bool] = False
@@ -85,12 +88,11 @@ class Repair(ABC, Generic[F]):
     reads_graph: ClassVar[bool] = False
     """Whether it looks at the graph that ``fit`` is given."""
 
-    protocol: ClassVar[Mapping[str, str]] = {}
-    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, method: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "title" not in vars(cls):
+        if method:
+            cls.method, cls.title = method, METHODS[method].title
+        elif "title" not in vars(cls):
             cls.title = cls.__name__
 
     def __post_init__(self, *changed: Any) -> None:
@@ -107,8 +109,11 @@ class Repair(ABC, Generic[F]):
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """The repair as a study's ``RepairProtocol`` asks for it."""
-        return cls(**{own: getattr(settings, name) for own, name in cls.protocol.items()})
+        """The repair with what its entry depends on of a study's ``RepairProtocol``."""
+        fields = {cls.method: "budget", "smoothing_layers": "layers"}
+        depends = METHODS[cls.method].settings if cls.method else ()
+        names = [name.removeprefix("repairs.") for name in depends]
+        return cls(**{fields.get(name, name): getattr(settings, name) for name in names})
 
     def fit(
         self,
@@ -197,6 +202,26 @@ class Repair(ABC, Generic[F]):
         """The fitted value with these fields."""
         return cast("F", self.fitted_type(repair=self, **values))
 
+    def fitted_on(self, exposure: Exposure, **values: Any) -> F:
+        """The same, with what it notes of its exposure; nothing was trained unless given."""
+        zeros = torch.zeros(exposure.num_members, dtype=torch.long).to(exposure.recipients.device)
+        noted = {
+            "width": exposure.state.shape[2],
+            "num_classes": exposure.num_classes,
+            "fingerprint": exposure.fingerprint,
+            "outputs": exposure.outputs,
+            "node_type": exposure.names.recipient if exposure.names.by_type else "",
+            "own_call": exposure.called.startswith(BY_FORWARD),
+            "ladder": (exposure.outputs, exposure.graph_starts) == ("classes", None)
+            and not exposure.names.typed,
+            "forward": exposure.forward,
+            "parameters": {},
+            "best_epoch": zeros,
+            "epochs_run": zeros.clone(),
+            "diverged": zeros.bool(),
+        }
+        return self.fitted(**noted | values)
+
     def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
         """What one member's parameters must look like."""
         return {}
@@ -267,13 +292,11 @@ class TrainedRepair(Repair[F]):
         with seeded(self.seed, inputs.device):
             outcome = fit(trainee, self.budget, task.on_progress)
         self._warn_diverged(outcome, inputs.copies)
-        return self.fitted(
-            **about(task.exposure),
+        return self.fitted_on(
+            task.exposure,
             parameters={name: value.detach() for name, value in outcome.parameters.items()},
             constants=constants,
-            best_epoch=outcome.best_epoch,
-            epochs_run=outcome.epochs_run,
-            diverged=outcome.diverged,
+            **{name: getattr(outcome, name) for name in STATISTICS},
             f1=self._validation_f1({**outcome.parameters, **constants}, inputs, val),
         )
 
@@ -578,27 +601,6 @@ def starts(
 
 def _members(numbers: list[int]) -> str:
     return f"{'member' if len(numbers) == 1 else 'members'} {number_list(numbers)}"
-
-
-def about(exposure: Exposure) -> dict[str, Any]:
-    """What a fitted repair notes of the exposure it was fitted on."""
-    return {
-        "width": exposure.state.shape[2],
-        "num_classes": exposure.num_classes,
-        "fingerprint": exposure.fingerprint,
-        "outputs": exposure.outputs,
-        "node_type": exposure.names.recipient if exposure.names.by_type else "",
-        "own_call": exposure.called.startswith(BY_FORWARD),
-        "ladder": (exposure.outputs, exposure.graph_starts) == ("classes", None)
-        and not exposure.names.typed,
-        "forward": exposure.forward,
-    }
-
-
-def untrained_statistics(exposure: Exposure) -> dict[str, Tensor]:
-    """The statistics of a repair that no training loop has seen."""
-    zeros = torch.zeros(exposure.num_members, dtype=torch.long, device=exposure.recipients.device)
-    return {"best_epoch": zeros, "epochs_run": zeros.clone(), "diverged": zeros.bool()}
 
 
 def _renamed(name: str, value: Any, former: Any) -> Any:

@@ -17,15 +17,13 @@ from torch_geometric.data import Data
 from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.methods import METHODS
-from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained_statistics
+from gnn_repair.repair.base import FittedRepair, Repair, starts
 from gnn_repair.repair.evidence import (
     DROPPED,
     LEAST_SCORE,
     FeatureEvidence,
     Propagation,
     normalised_adjacency,
-    one_hot,
 )
 from gnn_repair.repair.folds import (
     FOLDS,
@@ -81,10 +79,9 @@ class FittedTemperature(FittedRepair["TemperatureScaling"]):
 
 
 @dataclass(frozen=True)
-class TemperatureScaling(Repair[FittedTemperature]):
+class TemperatureScaling(Repair[FittedTemperature], method="temperature_scaling"):
     """One temperature per member, the best in validation likelihood; predictions stay."""
 
-    title: ClassVar[str] = METHODS["temperature_scaling"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedTemperature
 
     @torch.no_grad()
@@ -94,10 +91,7 @@ class TemperatureScaling(Repair[FittedTemperature]):
         index = exposure.recipients[val.positions].unsqueeze(2)
         logits = exposure.frozen_logits.gather(1, index.expand(-1, -1, exposure.num_classes))
         temperature = self._search(logits, val)
-        parameters = {"temperature": temperature.unsqueeze(1)}
-        return self.fitted(
-            **about(exposure), **untrained_statistics(exposure), parameters=parameters
-        )
+        return self.fitted_on(exposure, parameters={"temperature": temperature.unsqueeze(1)})
 
     def _search(self, logits: Tensor, val: Targets) -> Tensor:
         """Golden-section search in 1/τ, where the likelihood is concave; [S]."""
@@ -167,11 +161,9 @@ def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class CorrectAndSmooth(Repair[FittedSmoothing]):
+class CorrectAndSmooth(Repair[FittedSmoothing], method="correct_and_smooth"):
     """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
-    protocol: ClassVar[Mapping[str, str]] = {"layers": "smoothing_layers"}
-    title: ClassVar[str] = METHODS["correct_and_smooth"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedSmoothing
     layers: int = 50
     """Propagation steps of each of the two parts."""
@@ -189,8 +181,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             "strengths": candidates[best],
             "entries": sources_to_recipients(exposure).unsqueeze(0),
         }
-        values = {**about(exposure), **untrained_statistics(exposure), "parameters": {}}
-        return self.fitted(**values, constants=constants)
+        return self.fitted_on(exposure, constants=constants)
 
     def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
         """Correct validation nodes of every member and candidate, [S, candidates].
@@ -222,17 +213,15 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         """Training labels [S, N], strengths [S, 3] among the candidates, entries [1, 2, E]."""
         if fitted.constants.keys() != {"labels", "strengths", "entries"}:
             raise InputError("correct-and-smooth needs labels, strengths and entries, nothing else")
-        labels, strengths = fitted.constants["labels"], fitted.constants["strengths"]
-        whole = labels.dtype == torch.int64 and labels.dim() == 2
-        if not whole or not bool(((labels >= -1) & (labels < fitted.num_classes)).all()):
-            raise InputError(f"labels must lie in -1..{fitted.num_classes - 1}, one for every node")
-        known = strengths.dtype == torch.float64 and strengths.shape[1:] == (3,)
-        if not known or any(tuple(row) not in CANDIDATES for row in strengths.tolist()):
+        top = fitted.num_classes - 1
+        (nodes,) = check_table(fitted, "labels", torch.int64, None, within=(-1, top))
+        check_table(fitted, "strengths", torch.float64, 3)
+        if any(tuple(row) not in CANDIDATES for row in fitted.constants["strengths"].tolist()):
             raise InputError("strengths must be among those that are chosen from")
         entries = fitted.constants["entries"]
         pairs = entries.dtype == torch.int64 and entries.dim() == 3 and entries.shape[:2] == (1, 2)
-        if not pairs or not bool(((entries >= 0) & (entries < labels.shape[1])).all()):
-            raise InputError(f"entries must be pairs of nodes in 0..{labels.shape[1] - 1}")
+        if not pairs or not bool(((entries >= 0) & (entries < nodes)).all()):
+            raise InputError(f"entries must be pairs of nodes in 0..{nodes - 1}")
 
 
 # Correct-and-Smooth of many members and strengths at once -----------------------------------------
@@ -304,12 +293,12 @@ class KeptRepair(Repair[KeptPrediction]):
 
     fitted_type: ClassVar[type[FittedRepair[Any]]] = KeptPrediction
 
-    def keep(self, task: Task, log_probs: Tensor, **more: Tensor) -> KeptPrediction:
-        """What was predicted for the recipients; statistics and further constants by name."""
-        statistics = untrained_statistics(task.exposure)
-        statistics |= {name: more.pop(name) for name in statistics if name in more}
-        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure), **more}
-        return self.fitted(**about(task.exposure), **statistics, parameters={}, constants=kept)
+    def keep(
+        self, task: Task, log_probs: Tensor, statistics: Mapping[str, Tensor], **constants: Tensor
+    ) -> KeptPrediction:
+        """What was predicted for the recipients, and what training it came to."""
+        constants |= {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure)}
+        return self.fitted_on(task.exposure, **statistics, constants=constants)
 
     def check_constants(self, fitted: KeptPrediction) -> None:
         """Raise where a prediction read from a file is not one."""
@@ -326,11 +315,9 @@ class KeptRepair(Repair[KeptPrediction]):
 
 
 @dataclass(frozen=True)
-class LabelPropagation(KeptRepair):
+class LabelPropagation(KeptRepair, method="label_propagation"):
     """Known labels spread over the graph: no features, no model."""
 
-    protocol: ClassVar[Mapping[str, str]] = {"layers": "smoothing_layers"}
-    title: ClassVar[str] = METHODS["label_propagation"].title
     reads_graph: ClassVar[bool] = True
     layers: int = 50
     """Propagation steps."""
@@ -338,44 +325,31 @@ class LabelPropagation(KeptRepair):
     @torch.no_grad()
     def learn(self, task: Task) -> KeptPrediction:
         """Choose the strength with training labels on validation nodes, then spread both."""
-        operator = normalised_adjacency(task.links, task.exposure.num_nodes)
-        train, val = task.by_node(task.train), task.by_node(task.val)
-        chosen = self._strengths(operator, task, train, val)
-        spread = self._spread(operator, self._shown(task, train | val), chosen)
-        return self.keep(task, spread[:, task.exposure.recipients].clamp(min=LEAST_SCORE).log())
+        exposure, val = task.exposure, task.by_node(task.val)
+        operator = normalised_adjacency(task.links, exposure.num_nodes)
 
-    def _shown(self, task: Task, known: Tensor) -> Tensor:
-        """Known labels as rows of 0 and 1, [N, S, C]."""
-        labels = torch.where(known, task.y, -1).t()
-        return one_hot(labels, task.exposure.num_classes, torch.float64)
+        def shares(known: Tensor, alpha: Tensor) -> Tensor:
+            """Labels of the known nodes spread with α, [S, N, C]."""
+            labels = torch.where(task.by_node(known), task.y, -1).t()
+            even = exposure.frozen_logits.new_full((), 1 / exposure.num_classes)
+            soft = even.expand(*labels.shape, exposure.num_classes)
+            spread = Propagation(operator, self.layers, soft, labels).spread(alpha)
+            total = spread.sum(2, keepdim=True)
+            scores = torch.where(total > 0, spread / total.clamp(min=LEAST_SCORE), soft)
+            return scores.transpose(0, 1)
 
-    def _strengths(self, operator: Tensor, task: Task, train: Tensor, val: Tensor) -> Tensor:
-        """Each member's best α on validation nodes, the first of the best; [S]."""
-        shown, members = self._shown(task, train), task.exposure.num_members
         strengths = torch.tensor(SPREADS, dtype=torch.float64, device=val.device)
-        hits = []
-        for alpha in strengths:
-            predicted = self._spread(operator, shown, alpha.expand(members)).argmax(2)
-            hits.append(((predicted == task.y) & val).sum(1))
-        return strengths[torch.stack(hits).argmax(0)]
-
-    def _spread(self, operator: Tensor, shown: Tensor, alpha: Tensor) -> Tensor:
-        """``layers`` times x ← α Âx + (1 − α) shown, as shares; [S, N, C]."""
-        gain = alpha.view(1, -1, 1)
-        out = shown
-        for _ in range(self.layers):
-            out = gain * (operator @ out.flatten(1)).view_as(shown) + (1 - gain) * shown
-        total = out.sum(2, keepdim=True)
-        even = torch.full_like(out, 1 / out.shape[2])
-        return torch.where(total > 0, out / total.clamp(min=LEAST_SCORE), even).transpose(0, 1)
+        every = strengths.unsqueeze(1).expand(-1, exposure.num_members)
+        hits = [((shares(task.train, alpha).argmax(2) == task.y) & val).sum(1) for alpha in every]
+        best = strengths[torch.stack(hits).argmax(0)]  # the first of the best
+        scores = shares(task.train | task.val, best)[:, exposure.recipients]
+        return self.keep(task, scores.clamp(min=LEAST_SCORE).log(), {})
 
 
 @dataclass(frozen=True)
-class FeaturePerceptron(KeptRepair):
+class FeaturePerceptron(KeptRepair, method="feature_perceptron"):
     """One hidden layer on the raw features alone, in folds: no graph, no frozen model."""
 
-    protocol: ClassVar[Mapping[str, str]] = {"hidden": "hidden", "seed": "seed"}
-    title: ClassVar[str] = METHODS["feature_perceptron"].title
     reads_graph: ClassVar[bool] = True
     hidden: int = 128
     folds: int = FOLDS
@@ -401,7 +375,7 @@ class FeaturePerceptron(KeptRepair):
             return affine(p, "head", (rows + p["features.bias"].unsqueeze(1)).relu())
 
         part = split_into_folds(task, roles)
-        layers = {"features": (features.width, self.hidden), "head": (self.hidden, classes)}
+        layers = {"features": (features.x.shape[1], self.hidden), "head": (self.hidden, classes)}
         start = starts(
             lambda: nn.ModuleDict({name: nn.Linear(*size) for name, size in layers.items()}),
             self.seed, exposure.num_members, self.folds,
@@ -423,18 +397,16 @@ class FeaturePerceptron(KeptRepair):
         size = sum(value[0].numel() for value in outcome.parameters.values()) * self.folds
         count = torch.full_like(outcome.best_epoch[:: self.folds], size)
         statistics = middle_copy(vars(outcome), self.folds)
-        return self.keep(task, average_copies(each, self.folds), count=count, **statistics)
+        return self.keep(task, average_copies(each, self.folds), statistics, count=count)
 
 
 @dataclass(frozen=True)
-class RetrainedBackbone(KeptRepair):
+class RetrainedBackbone(KeptRepair, method="retrained_backbone"):
     """The backbone itself, trained anew on training nodes and four fifths of validation.
 
     One model a fold, each kept at its best epoch on that fold; log-probabilities are averaged.
     """
 
-    protocol: ClassVar[Mapping[str, str]] = {"seed": "seed"}
-    title: ClassVar[str] = METHODS["retrained_backbone"].title
     folds: int = FOLDS
     seed: int = 0
 
@@ -468,7 +440,7 @@ class RetrainedBackbone(KeptRepair):
         each = trained.logits[:, task.exposure.recipients]
         predicted = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
         statistics = middle_copy(vars(trained), roles.copies)
-        return self.keep(task, average_copies(each, roles.copies), single=predicted, **statistics)
+        return self.keep(task, average_copies(each, roles.copies), statistics, single=predicted)
 
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:

@@ -16,7 +16,6 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from gnn_repair.backbones.graph import Features, Operator
 from gnn_repair.kernels import Pattern, mix, row_hash
 from gnn_repair.repair.inputs import RepairInputs
-from gnn_repair.repair.targets import Task, require_nodes
 
 HIDDEN = 0.3
 """Share of the known labels that is hidden in each training step: a repair that always saw all of
@@ -267,6 +266,11 @@ class Propagation:
         low, high = start.new_zeros(()), start.new_ones(())
         return self._diffuse(start, (1 - alpha) * start, alpha, low, high)
 
+    def spread(self, alpha: Tensor) -> Tensor:
+        """The training labels alone, spread over the graph, [N, J, C]."""
+        alpha, bound = alpha.unsqueeze(1), torch.full_like(alpha[:1], inf)
+        return self._diffuse(self.truth, (1 - alpha) * self.truth, alpha, -bound, bound)
+
     def _diffuse(
         self, start: Tensor, rest: Tensor, gain: Tensor, low: Tensor, high: Tensor
     ) -> Tensor:
@@ -301,11 +305,6 @@ class FeatureEvidence:
         """[N, F]."""
         return self.features.dense
 
-    @property
-    def width(self) -> int:
-        """F."""
-        return self.x.shape[1]
-
     def times(self, table: Tensor, seed: Tensor | None) -> Tensor:
         """X W for a table W [F, k], [N, k]; ``seed``, while training, says what is dropped."""
         sparse = self.features.sparse
@@ -318,26 +317,6 @@ class FeatureEvidence:
             return values
         kept = row_hash(seed, self._places) >= round(DROPPED * 2**32)
         return values * (kept.to(values.dtype) / (1 - DROPPED))
-
-
-@dataclass(frozen=True, eq=False)
-class KnownEvidence:
-    """Known labels over the graph, and raw features where they were given."""
-
-    labels: LabelEvidence
-    features: FeatureEvidence | None
-
-
-def evidence_of(task: Task) -> KnownEvidence:
-    """What there is beside the exposure: labels of training and validation nodes alone."""
-    exposure = task.exposure
-    require_nodes(exposure, "the evidence ladder")
-    classes, dtype, place = exposure.num_classes, exposure.state.dtype, exposure.recipients.device
-    known = torch.where(task.by_node(task.train | task.val), task.y, classes)
-    x = getattr(task.data, "x", None)
-    features = None if x is None else FeatureEvidence(x.to(place, dtype))
-    raw = None if features is None else features.x
-    return KnownEvidence(LabelEvidence(task.links, known, classes, dtype, raw), features)
 
 
 # The summary of a message set --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.sets import LOW
 from gnn_repair.methods import Method
 from gnn_repair.repair.adapters import SetTranslation
-from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair, about
+from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair
 from gnn_repair.repair.targets import Task
 
 FOLDS = 5
@@ -112,11 +112,13 @@ def average_copies(logits: Tensor, copies: int) -> Tensor:
     return by_copy.mean(1).log_softmax(2)
 
 
-def held_out(logits: Tensor, roles: Roles) -> Tensor:
-    """Log-probabilities of the copy that was judged on a node, [S, n, C]; zero elsewhere."""
-    log_probs = logits.double().log_softmax(2).unflatten(0, (-1, roles.copies))
-    judged = roles.judged.unflatten(0, (-1, roles.copies)).unsqueeze(3)
-    return torch.where(judged, log_probs, 0.0).sum(1)
+def held_out(every: Tensor, folds: Tensor) -> Tensor:
+    """What the copy that did not learn from a node says of it, [S, …, n, C] of [S, …, K, n, C].
+
+    At recipients that are in no fold it is the first copy's word.
+    """
+    index = folds.clamp(min=0).view(len(folds), *[1] * (every.dim() - 3), -1, 1)
+    return every.gather(-3, index.expand(*every.shape[:-3], 1, *every.shape[-2:])).squeeze(-3)
 
 
 def middle_copy(stack: Mapping[str, Tensor], copies: int) -> dict[str, Tensor]:
@@ -208,21 +210,13 @@ class FittedCrossFit(FittedRepair["CrossFitted"]):
 
     def copy(self, index: int) -> FittedRepair[Any]:
         """One of the K copies, as the repair itself would be fitted."""
-        return self.repair.repair.fitted(
-            width=self.width,
-            num_classes=self.num_classes,
-            fingerprint=self.fingerprint,
-            outputs=self.outputs,
-            node_type=self.node_type,
-            own_call=self.own_call,
-            ladder=self.ladder,
-            forward=self.forward,
-            parameters={name: value[:, index] for name, value in self.parameters.items()},
-            constants={n: value[:, index] for n, value in under(self.constants, "own/").items()},
-            best_epoch=self.constants["best_epochs"][:, index],
-            epochs_run=self.epochs_run,
-            diverged=self.diverged,
-        )
+        values = vars(self) | {
+            "parameters": {name: value[:, index] for name, value in self.parameters.items()},
+            "constants": {n: value[:, index] for n, value in under(self.constants, "own/").items()},
+            "best_epoch": self.constants["best_epochs"][:, index],
+        }
+        del values["repair"]
+        return self.repair.repair.fitted(**values)
 
     @torch.no_grad()
     def member_logits(self, exposure: Exposure) -> Tensor:
@@ -267,12 +261,6 @@ class CrossFitted(Repair[FittedCrossFit]):
         """In a file the repair stands as a name and settings."""
         return {**super().setting_hints(), "repair": dict}
 
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """Set translation as the protocol asks for it, in folds."""
-        inner = SetTranslation.from_protocol(settings, exposure)
-        return cls(inner, seed=settings.seed)
-
     @property
     def most_epochs(self) -> int:
         """Those of the repair."""
@@ -280,10 +268,10 @@ class CrossFitted(Repair[FittedCrossFit]):
 
     def learn(self, task: Task) -> FittedCrossFit:
         """Fit a copy per fold."""
-        roles = fold_roles(task, self.folds, self.seed)
-        learned = self._copies(task, roles)
-        fitted = self.fitted(
-            **about(task.exposure),
+        folds = deal_folds(task.val, task.labels, self.folds, self.seed)
+        learned = self._copies(task, cross_roles(task.train, folds, self.folds))
+        fitted = self.fitted_on(
+            task.exposure,
             parameters=below(learned, "parameters/"),
             constants={
                 "best_epochs": learned["best_epoch"],
@@ -292,8 +280,10 @@ class CrossFitted(Repair[FittedCrossFit]):
             **middle_copy(learned, self.folds),
         )
         logits = [fitted.copy(k).member_logits(task.exposure) for k in range(self.folds)]
-        out_of_fold = task.by_node(held_out(torch.stack(logits, 1).flatten(0, 1), roles))
-        return replace(fitted, constants={**fitted.constants, "out_of_fold": out_of_fold})
+        log_probs = torch.stack(logits, 1).double().log_softmax(3)
+        said = held_out(log_probs, folds) * (folds >= 0).unsqueeze(2)
+        constants = {**fitted.constants, "out_of_fold": task.by_node(said)}
+        return replace(fitted, constants=constants)
 
     def _copies(self, task: Task, roles: Roles) -> dict[str, Tensor]:
         """What the copies learned, by the names of a file, [S, K, …]."""

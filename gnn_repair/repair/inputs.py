@@ -169,7 +169,7 @@ class RepairInputs:
         state = self._repeated(self.exposure.messages[:, row])
         if self.exposure.graph_starts is not None:
             # Nodes have no logits of their own: those of the graph by each node alone.
-            alone = alone_logits(self.exposure, pair, len(row))
+            alone = alone_logits(self.exposure, pair[self.exposure.rows.long()], len(row))
             return Description(state, self._each(alone.to(self.dtype)))
         own = source < self.exposure.names.own(self.exposure.num_nodes)
         logits = self.frozen_logits[:, torch.where(own, source, 0)]
@@ -260,28 +260,27 @@ class RepairInputs:
 
 
 def alone_logits(exposure: Exposure, sender: Tensor, count: int) -> Tensor:
-    """z of a graph if it heard one sender alone, [1, count, C] float64.
+    """Logits of a recipient if it heard one sender alone, [1, count, C] float64.
 
     The whole mass of every group that hears the sender is on it; the other groups stay frozen.
-    Senders that no graph hears are zero. ``sender`` [R], from 0 to count − 1, says who is behind
-    a table row; the same one in several pools.
+    Senders that nobody hears are zero. ``sender`` [T], from 0 to count − 1, says whose a term is;
+    all terms of a sender are of one recipient, in groups of their own.
     """
     head = exposure.head
     mixture = exposure.aggregate
-    by_term = sender.long()[mixture.rows.long()]
     slot = torch.repeat_interleave(mixture.segments.diff())
-    graph = slot.new_full((count,), -1)
-    graph[by_term] = mixture.recipients[slot // mixture.num_groups]
-    moved = _moved(mixture, slot, by_term, count)
+    node = slot.new_full((count,), -1)
+    node[sender] = mixture.recipients[slot // mixture.num_groups]
+    moved = _moved(mixture, slot, sender, count)
     out = exposure.frozen_logits.new_zeros(1, count, exposure.num_classes)
     step = max(1, CHUNK // max(1, mixture.num_classes))
-    for heard in (graph >= 0).nonzero().view(-1).split(step):
-        value = mixture.frozen_logits[0, graph[heard]] + moved[heard]
-        out[0, heard] = value if head is None else head(value, graph[heard])
+    for heard in (node >= 0).nonzero().view(-1).split(step):
+        value = mixture.frozen_logits[0, node[heard]] + moved[heard]
+        out[0, heard] = value if head is None else head(value, node[heard])
     return out
 
 
-def _moved(mixture: Exposure, slot: Tensor, by_term: Tensor, count: int) -> Tensor:
+def _moved(mixture: Exposure, slot: Tensor, sender: Tensor, count: int) -> Tensor:
     """What the sums change by when senders are heard alone, [count, C]: Σ_g (m_g ℓ − Σ α ℓ)."""
     slots = Pattern(mixture.segments, mixture.rows, mixture.contributions.shape[1])
     by_group = mixture_of(slots, mixture.coefficients, mixture.contributions)[0]
@@ -289,8 +288,8 @@ def _moved(mixture: Exposure, slot: Tensor, by_term: Tensor, count: int) -> Tens
     out = by_group.new_zeros(count, by_group.shape[1])
     step = max(1, CHUNK // max(1, by_group.shape[1]))
     for part in torch.arange(len(slot), device=slot.device).split(step):
-        own = mixture.contributions[0, mixture.rows[part].long()]
-        out.index_add_(0, by_term[part], mass[slot[part]] * own - by_group[slot[part]])
+        alone = mass[slot[part]] * mixture.contributions[0, mixture.rows[part].long()]
+        out.index_add_(0, sender[part], alone - by_group[slot[part]])
     return out
 
 
@@ -453,11 +452,6 @@ class ContextWeights(NamedTuple):
 def split_context(weight: Tensor, own: int) -> ContextWeights:
     """Take a weight [S, d + C + d_p + 1, H] apart."""
     return ContextWeights(*weight.split([own, weight.shape[1] - own - 1, 1], dim=1))
-
-
-def centre(values: Tensor) -> Tensor:
-    """Without its mean over classes: P q."""
-    return values - values.mean(-1, keepdim=True)
 
 
 class MessageTable:

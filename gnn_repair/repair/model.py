@@ -141,8 +141,8 @@ class RepairedModel(nn.Module):
         [N, C], or one number per node; log-probabilities, or probabilities of labels, where it
         gives those. Where it gives a dict or a tuple, the logits in it are replaced.
         """
-        given = _tensors([*args, *kwargs.values()])
-        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+        tensors = _tensors([*args, *kwargs.values()])
+        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         exposure, output = self._exposed(args, kwargs, wanted)
         logits = in_own_form(self.fitted.member_logits(exposure)[0], exposure)
         if logits.dim() == 1 and isinstance(output, Tensor) and output.dim() == 2:
@@ -181,15 +181,15 @@ class RepairedModel(nn.Module):
                 "pass forward= here, too"
             )
         data = args[0] if call and args else as_data(self.model, args, kwargs)
-        given: list[Any] = []
+        results: list[Any] = []
 
         def run(model: nn.Module, _: Any) -> Any:
             # Copies, since models of several node types write into the dicts that they get.
-            own = {name: shallow_copy(value) for name, value in kwargs.items()}
+            copies = {name: shallow_copy(value) for name, value in kwargs.items()}
             try:
                 way: Any = call or type(model).__call__
-                given.append(way(model, *map(shallow_copy, args), **own))
-                return given[-1]
+                results.append(way(model, *map(shallow_copy, args), **copies))
+                return results[-1]
             except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception as error:
@@ -205,7 +205,7 @@ class RepairedModel(nn.Module):
                 "differentiable function of the model's numbers; call it under torch.no_grad()"
             )
         # The first run is the model's own; later ones may have other messages put in.
-        return self._plan(data, run, gradients=gradients), given[0]
+        return self._plan(data, run, gradients=gradients), results[0]
 
     # Copies and files --------------------------------------------------------------------------
 
@@ -270,32 +270,32 @@ def _read(note: Tensor) -> Any:
         return None
 
 
-def _with_sparse(path: str | Path, found: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+def _with_sparse(path: str | Path, held: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """A file's weights, those put together that are sparse in the model."""
-    for name, own in model.state_dict().items():
-        if not isinstance(own, Tensor) or own.layout == torch.strided:
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor) or value.layout == torch.strided:
             continue
-        parts = [found.pop(part) for i in range(3) if (part := f"{name}/{i}") in found]
+        parts = [held.pop(part) for i in range(3) if (part := f"{name}/{i}") in held]
         build: Any = torch.sparse_coo_tensor
-        if own.layout != torch.sparse_coo:
-            build = partial(torch.sparse_compressed_tensor, layout=own.layout)
+        if value.layout != torch.sparse_coo:
+            build = partial(torch.sparse_compressed_tensor, layout=value.layout)
         try:
-            found[name] = build(*parts, own.shape, check_invariants=True)
+            held[name] = build(*parts, value.shape, check_invariants=True)
         except (RuntimeError, TypeError) as error:
             raise InputError(
-                f"{path} holds another model's weights: `{name}` is no {own.layout} of shape "
-                f"{list(own.shape)} there; pass a model like the one that was saved"
+                f"{path} holds another model's weights: `{name}` is no {value.layout} of shape "
+                f"{list(value.shape)} there; pass a model like the one that was saved"
             ) from error
-    return found
+    return held
 
 
-def _check_weights(path: str | Path, found: Mapping[str, Tensor], model: nn.Module) -> None:
+def _check_weights(path: str | Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:
     """Raise where a file's weights are not this model's, before the first of them is loaded."""
-    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    for name in [*own, *found]:
-        here, there = _size(own.get(name)), _size(found.get(name))
+    state = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    for name in [*state, *weights]:
+        here, there = _size(state.get(name)), _size(weights.get(name))
         # A lazy weight takes whatever size it is given.
-        if here != there and not (here == LAZY and name in found):
+        if here != there and not (here == LAZY and name in weights):
             raise InputError(
                 f"{path} holds another model's weights: `{name}` is {there} there and {here} in "
                 f"{type(model).__name__}; pass a model like the one that was saved"
@@ -334,19 +334,19 @@ def _hops(model: nn.Module, fitted: FittedRepair[Any]) -> str:
 def as_data(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the model is called with, under the names of its parameters."""
     try:
-        given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        named = inspect.signature(model.forward).bind(*args, **kwargs).arguments
     except TypeError as error:
         name = type(model).__name__
         raise InputError(f"{name} cannot be called like that: {error}") from error
-    whole = next((v for v in given.values() if hasattr(v, "edge_index") or is_typed(v)), None)
+    whole = next((v for v in named.values() if hasattr(v, "edge_index") or is_typed(v)), None)
     if whole is not None:
         return whole
-    if (typed := arguments_as_typed_data(given)) is not None:
+    if (typed := arguments_as_typed_data(named)) is not None:
         return typed
-    tensors = {k: v for k, v in given.items() if isinstance(v, Tensor) and v.dim()}
+    tensors = {k: v for k, v in named.items() if isinstance(v, Tensor) and v.dim()}
     floats = (v for v in tensors.values() if v.is_floating_point() and v.layout == torch.strided)
     features = next(floats, None)
-    return SimpleNamespace(**given, **({} if "x" in given or features is None else {"x": features}))
+    return SimpleNamespace(**named, **({} if "x" in named or features is None else {"x": features}))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -384,19 +384,19 @@ def in_place(output: Any, logits: Tensor, exposure: Exposure) -> Any:
     kind, columns = exposure.names.recipient, exposure.num_classes
     if isinstance(output, Mapping) and kind in output:
         return {**output, kind: logits}
-    several = list(output) if isinstance(output, tuple | list) else []
+    parts = list(output) if isinstance(output, tuple | list) else []
     # Of several dicts by node type the one with a column per class, else the first.
-    by_type = [i for i, one in enumerate(several) if isinstance(one, Mapping) and kind in one]
-    by_type.sort(key=lambda i: several[i][kind].shape[1:] != (columns,))
+    by_type = [i for i, one in enumerate(parts) if isinstance(one, Mapping) and kind in one]
+    by_type.sort(key=lambda i: parts[i][kind].shape[1:] != (columns,))
     place: Any = by_type[0] if by_type else None
     if place is None:
         outputs: Any = exposure.outputs
         place = read_output(output, exposure.num_nodes, columns, outputs).place
     if hasattr(output, "_replace") and not by_type:
         return output._replace(**{place: logits})
-    if several:
-        several[place] = {**several[place], kind: logits} if by_type else logits
-        return type(output)(*several) if hasattr(output, "_fields") else type(output)(several)
+    if parts:
+        parts[place] = {**parts[place], kind: logits} if by_type else logits
+        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     if isinstance(output, Mapping):
         return {**output, place: logits}
     return replace(output, **{place: logits})

@@ -100,13 +100,23 @@ class Task:
     @cached_property
     def train_targets(self) -> Targets:
         """What is learned from."""
-        targets = as_targets(self.train, self.labels)
-        return targets._replace(truths=self.truths, shares=self.shares)
+        return self._targets(self.train)._replace(shares=self.shares)
 
     @cached_property
     def val_targets(self) -> Targets:
         """What epochs are chosen by."""
-        return as_targets(self.val, self.labels)._replace(truths=self.truths)
+        return self._targets(self.val)
+
+    def _targets(self, chosen: Tensor) -> Targets:
+        """Each row's chosen recipients [S, n]; padding repeats a row's first."""
+        sizes = chosen.sum(1)
+        # A stable sort brings each member's own targets to the front, in order.
+        order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
+        order = order[:, : int(sizes.max())]
+        real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
+        # Padding repeats the member's own target: another's might not even be computable for it.
+        index = torch.where(real, order, order[:, :1])
+        return Targets(index, self.labels[index], sizes, self.truths)
 
     @cached_property
     def links(self) -> Tensor:
@@ -160,8 +170,7 @@ def prepare(
         y = torch.where(used, _labels(exposure, y, used), 0)
         _warn_absent(exposure, y, train)
     if data is not None:
-        data = with_dense_features(data)
-        check_graph_data(exposure, data)
+        data = check_graph_data(exposure, data)
     train, val = (mask[recipients].t().contiguous() for mask in (train, val))
     return Task(exposure, y, train, val, data, **more)
 
@@ -286,18 +295,6 @@ def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
             )
 
 
-def as_targets(chosen: Tensor, labels: Tensor) -> Targets:
-    """Each row's chosen recipients [S, n] with their labels [n]; padding repeats a row's first."""
-    sizes = chosen.sum(1)
-    # A stable sort brings each member's own targets to the front, in order.
-    order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
-    order = order[:, : int(sizes.max())]
-    real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
-    # Padding repeats the member's own target: another's might not even be computable for it.
-    index = torch.where(real, order, order[:, :1])
-    return Targets(index, labels[index], sizes)
-
-
 def require_nodes(exposure: Exposure, what: str) -> None:
     """Raise where graphs are classified: they have no links to each other."""
     if exposure.graph_starts is not None:
@@ -319,20 +316,14 @@ def sources_to_recipients(exposure: Exposure) -> Tensor:
     return coalesce(pairs, num_nodes=exposure.num_nodes)
 
 
-def with_dense_features(data: Any) -> Any:
-    """The same graph with its features as a plain table, where they are a sparse one."""
-    x = getattr(data, "x", None)
-    if not isinstance(x, Tensor) or x.layout == torch.strided:
-        return data
-    same = copy(data)
-    same.x = x.to_dense()
-    return same
-
-
-def check_graph_data(exposure: Exposure, data: Any) -> None:
-    """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
+def check_graph_data(exposure: Exposure, data: Any) -> Any:
+    """``data`` with dense features, once it has the exposed graph's entries and, if any, finite
+    features."""
     require_nodes(exposure, "this repair")
     entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
+    if isinstance(x, Tensor) and x.layout != torch.strided:
+        data = copy(data)
+        data.x = x = x.to_dense()
     whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
     if not whole or entries.dim() != 2 or entries.shape[0] != 2:  # type: ignore[union-attr]
         kind = exposure.names.recipient
@@ -347,14 +338,16 @@ def check_graph_data(exposure: Exposure, data: Any) -> None:
         raise InputError(f"data.edge_index holds {least}; nodes are counted from 0")
     if x is not None and (not isinstance(x, Tensor) or x.dim() != 2):
         raise InputError("data.x is not a table [N, F]; pass the graph that was exposed")
-    nodes = most + 1 if x is None or most >= exposure.num_nodes else x.shape[0]
-    if most >= exposure.num_nodes or (x is not None and nodes != exposure.num_nodes):
+    nodes = exposure.num_nodes if x is None else x.shape[0]
+    nodes = most + 1 if most >= exposure.num_nodes else nodes
+    if nodes != exposure.num_nodes:
         raise InputError(
             f"data has {nodes} nodes but the exposure has {exposure.num_nodes}; "
             "pass the graph that was exposed"
         )
     if x is not None and not bool(torch.isfinite(x).all()):
         raise InputError("data.x holds NaN or infinite values; no repair can read them")
+    return data
 
 
 def around(exposure: Exposure, train: Targets, val: Targets) -> tuple[Exposure, Targets, Targets]:

@@ -32,7 +32,7 @@ from gnn_repair.oracle.solver import solve
 from gnn_repair.published import ACTIVE, REACHABLE
 from gnn_repair.repair.baselines import KeptPrediction
 from gnn_repair.repair.folds import FittedCrossFit
-from gnn_repair.repair.inputs import alone_logits as source_logits
+from gnn_repair.repair.inputs import alone_logits
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -40,8 +40,6 @@ Flags = NDArray[np.bool_]
 VERDICTS = (CAN, CANNOT, UNDECIDED)
 RESERVED = ("frozen", "oracle", "nearest", "what_if", "unit")
 """Keys of the page's predictions that are not repairs."""
-CHUNK = 1 << 22
-"""Numbers of aggregates per call of a nonlinear head."""
 MOST_CHANGES, MOST_CHANGES_BEHIND_A_HEAD = 30_000, 300
 """Smallest changes that are computed: about a millisecond each, with a nonlinear head up to
 seconds. Of more errors an evenly spread sample is solved."""
@@ -229,6 +227,10 @@ class Evidence:
     def starts(self) -> Integers:
         """[n + 1]: where each node's terms begin."""
         return self.segments[:: len(self.groups)]
+
+    def terms(self, i: int) -> slice:
+        """Those of node i."""
+        return slice(int(self.starts[i]), int(self.starts[i + 1]))
 
     @property
     def support(self) -> Integers:
@@ -420,6 +422,7 @@ def _logit_parts(
     if head is None:
         fixed = part.fixed_logits[0, part.recipients].numpy()
         return fixed, part.contributions[0].numpy(), None
+    terms = torch.arange(part.num_terms)
     evidence = HeadEvidence(
         words=followed_by(head),
         replayed=part.replay is not None,
@@ -428,34 +431,10 @@ def _logit_parts(
         bound=solution.bound[order],
         reasons=np.array([solution.reasons.get(int(i), "") for i in order], np.str_),
         oracle_logits=model_logits(part, torch.from_numpy(witness)).numpy(),
-        alone_logits=_alone_logits(part),
+        alone_logits=alone_logits(part, terms, len(terms))[0].detach().numpy(),
     )
     shape = (part.num_recipients, part.num_classes)
     return np.zeros(shape), np.zeros((len(part.sources), part.num_classes)), evidence
-
-
-def _alone_logits(part: Exposure) -> Floats:
-    """[T, C]: logits with a group's whole mass on each of its terms, by the head in float64."""
-    mixed, head = part.aggregate, part.head
-    assert head is not None
-    frozen, alpha = mixed.logits()[0], mixed.coefficients[0].double()
-    lengths, groups = mixed.segments.diff(), mixed.num_groups
-    segment = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    chunks = torch.arange(part.num_terms).split(max(1, CHUNK // max(1, head.width)))
-
-    def contributions(terms: Tensor) -> Tensor:
-        return mixed.contributions[0, mixed.rows[terms].long()]
-
-    sums = torch.zeros(len(lengths), mixed.num_classes, dtype=torch.float64)
-    for terms in chunks:
-        sums.index_add_(0, segment[terms], alpha[terms].unsqueeze(1) * contributions(terms))
-    mass = mixed.mass[0].reshape(-1)
-    rows = [torch.zeros(0, part.num_classes, dtype=torch.float64)]
-    for terms in chunks:
-        at = segment[terms]
-        points = frozen[at // groups] - sums[at] + mass[at].unsqueeze(1) * contributions(terms)
-        rows.append(head(points, mixed.recipients[at // groups]).detach())
-    return torch.cat(rows).numpy()
 
 
 # Other classes ------------------------------------------------------------------------------------
@@ -479,21 +458,25 @@ def _class_evidence(
     n, classes = len(evidence.nodes), evidence.num_classes
     reachable, decided = np.zeros((n, classes), bool), np.zeros((n, classes), bool)
     chance, possible = np.full(n, np.nan), np.full(n, np.nan)
-    if figures is None:
-        share, alpha = np.full((n, classes), np.nan), evidence.coefficients
-        return ClassEvidence(reachable, decided, share, alpha, chance, possible, None)
-    place = np.full(exposure.num_nodes, -1)
-    place[evidence.nodes] = np.arange(n)
-    answers = figures.classes
-    rows = place[answers.node]
-    reachable[rows], decided[rows] = answers.reachable, answers.decided
-    if classes > 2:
-        others = figures.others
-        number = others.sum(1)  # one more where the prediction is right
-        chance[rows] = (answers.reachable & others).sum(1) / number
-        possible[rows] = ((answers.reachable | ~answers.decided) & others).sum(1) / number
-    changes = _sampled_changes(figures, exposure, y) if changes is None else changes
-    share, nearest = _least(changes, evidence, place, shifts)
+    share, nearest = np.full((n, classes), np.nan), evidence.coefficients.copy()
+    if figures is not None:
+        place = np.full(exposure.num_nodes, -1)
+        place[evidence.nodes] = np.arange(n)
+        answers = figures.classes
+        rows = place[answers.node]
+        reachable[rows], decided[rows] = answers.reachable, answers.decided
+        if classes > 2:
+            others = figures.others
+            number = others.sum(1)  # one more where the prediction is right
+            chance[rows] = (answers.reachable & others).sum(1) / number
+            possible[rows] = ((answers.reachable | ~answers.decided) & others).sum(1) / number
+        changes = _sampled_changes(figures, exposure, y) if changes is None else changes
+        for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
+            column = slice(None) if changes.complete else int(true)
+            share[place[node], column] = changes.share[row, column]
+            answer = changes.answers.get((row, int(true)))
+            if answer is not None and np.isfinite(answer.moved):
+                nearest[answer.terms + shifts[node]] += answer.change
     return ClassEvidence(reachable, decided, share, nearest, chance, possible, figures)
 
 
@@ -507,21 +490,6 @@ def _sampled_changes(figures: Reach, exposure: Exposure, y: Tensor) -> Changes:
         sample = figures.classes.node[wrong[steps.astype(np.int64)]]
         figures = _reach(exposure, y, torch.from_numpy(sample))
     return least_changes(figures, exposure, others=not head)
-
-
-def _least(
-    changes: Changes, evidence: Evidence, place: Integers, shifts: Integers
-) -> tuple[Floats, Floats]:
-    """[n, C] the least share of the mass that must move, and [T] the λ of the true class's."""
-    share = np.full((len(evidence.nodes), evidence.num_classes), np.nan)
-    nearest = evidence.coefficients.copy()
-    for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
-        i, classes = place[node], slice(None) if changes.complete else int(true)
-        share[i, classes] = changes.share[row, classes]
-        answer = changes.answers.get((row, int(true)))
-        if answer is not None and np.isfinite(answer.moved):
-            nearest[answer.terms + shifts[node]] += answer.change
-    return share, nearest
 
 
 # What a repair did -------------------------------------------------------------------------------
@@ -681,7 +649,8 @@ def _with_senders(evidence: Evidence, part: Exposure) -> Evidence:
     predictions = labels.copy()
     if starts is not None:
         nodes = sources[sources < limit]
-        logits = source_logits(part, part.sources, part.num_sources)[0]
+        sender = part.sources[part.rows.long()].long()
+        logits = alone_logits(part, sender, part.num_sources)[0]
         predictions[nodes] = logits[nodes].argmax(1)
     first = inner if graphs else len(evidence.labels)
     foreign_places = first + np.searchsorted(foreign, sources)

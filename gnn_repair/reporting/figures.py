@@ -249,10 +249,7 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
             axes.annotate(
                 "", tuple(at), tuple(frozen), arrowprops={"arrowstyle": "->", "color": "#5b636e"}
             )
-        marker, colour = _look(name)
-        size = 15 if name == "oracle" else 8
-        axes.plot(*at, marker, color=colour, markersize=size, markeredgecolor="#16191d",
-                  markeredgewidth=0.7, label=plain(title), linestyle="none")  # fmt: skip
+        _mark(axes, at, name, 15 if name == "oracle" else 8, label=plain(title))
     _regions(axes, plane, names)
     axes.set_xlabel(plain(f"margin over {names[plane.one]} (logits)"))
     axes.set_ylabel(plain(f"margin over {names[plane.two]} (logits)"))
@@ -268,11 +265,18 @@ def _look(name: str) -> tuple[str, str]:
     return MARKERS[look.marker], look.colour
 
 
+def _mark(axes: Axes, at: Any, name: str, size: int, label: str = "") -> None:
+    """A prediction's marker with an outline."""
+    marker, colour = _look(name)
+    axes.plot(*at, marker, color=colour, markersize=size, markeredgecolor="#16191d",
+              markeredgewidth=0.7, linestyle="none", label=label)  # fmt: skip
+
+
 def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[Any, Any]]]:
     """Name, title and logits of node i's frozen point, oracle and repairs."""
-    terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
-    table = evidence.contributions[evidence.rows[terms]]
-    logits = evidence.fixed_logits[i] + evidence.witness[terms] @ table
+    terms = evidence.terms(i)
+    logits = evidence.witness[terms] @ evidence.contributions[evidence.rows[terms]]
+    logits += evidence.fixed_logits[i]
     if evidence.head is not None:
         logits = evidence.head.oracle_logits[i]
     oracle = [("oracle", "Oracle", logits)] if not np.isnan(evidence.margin[i]) else []
@@ -331,8 +335,7 @@ def plane_of(evidence: Evidence, i: int) -> Plane:
 def vertices(evidence: Evidence, i: int) -> Floats:
     """[K, C]: logits with all of a term's group mass on it and the other groups as frozen."""
     if evidence.head is not None:
-        terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
-        alone = evidence.head.alone_logits[terms]
+        alone = evidence.head.alone_logits[evidence.terms(i)]
         return alone if len(alone) else evidence.frozen_logits[i : i + 1]
     logits = []
     for terms in group_slices(evidence, i):
@@ -405,9 +408,7 @@ def _draw_line(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> 
     rival = 1 - true
     rows = [plain(title) for _, title, _ in predictions]
     for row, (name, _, logits) in enumerate(predictions):
-        marker, colour = _look(name)
-        axes.plot(logits[true] - logits[rival], row, marker, color=colour, markersize=9,
-                  markeredgecolor="#16191d", markeredgewidth=0.7)  # fmt: skip
+        _mark(axes, (logits[true] - logits[rival], row), name, 9)
     reach = lead_range(evidence, i)
     if reach is not None:
         rows.append("all mixtures")

@@ -9,14 +9,12 @@ import torch
 
 from benchmarks import repair as bench
 from gnn_repair.backbones import BACKBONES
-from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.kernels.sets import rows_read
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair import inputs as tables
 from gnn_repair.repair.adapters import matched_width, set_translation_size
-from gnn_repair.repair.inputs import Description, RepairInputs
+from gnn_repair.repair.inputs import RepairInputs
 from tests.helpers.device_places import DEVICES
 from tests.helpers.models import convolutions, typed_models
 from tests.helpers.repair import literal
@@ -64,7 +62,7 @@ def test_senders_of_another_kind_have_no_logits(name):
         check(repair, reference, exposure, 1e-5)
 
 
-# Only the messages that are read are multiplied, and nothing else changes.
+# Only the messages that are read are multiplied.
 
 
 def read_one_by_one(sets, targets):
@@ -86,25 +84,6 @@ def test_the_rows_are_those_of_the_targets_terms(backbone, device):
         for s, expected in enumerate(read_one_by_one(inputs.sets, chosen)):
             assert int(read.counts[s]) == len(expected)
             assert sorted(read.numbers[s, : len(expected)].tolist()) == expected
-
-
-@pytest.mark.parametrize("backbone", ["h2gcn", "sage"])
-@pytest.mark.parametrize("repair", [SetTranslation, Reweighting])
-def test_training_is_the_same_to_rounding(backbone, repair, monkeypatch):
-    """Batches of two: the picked rows and the whole table lead to the same repair."""
-    exposure, data, told, calls = toy_exposure(backbone), toy_graph(), [], []
-    budget = Budget(3, None, 1e-2, 1e-4, decoupled=True, epoch_zero=False)
-    masks, real = (data.train_mask, data.val_mask), tables.rows_read
-    monkeypatch.setattr(tables, "rows_read", lambda *given: calls.append(given) or real(*given))
-    monkeypatch.setattr(tables, "FEW", 1.0)
-    for picks in (Description.picks_cheaply, False):
-        monkeypatch.setattr(Description, "picks_cheaply", picks)
-        method = repair(budget=budget, hidden=8)
-        fitted = method.fit(exposure, data.y, *masks, device="cpu", batch_size=2)
-        told.append(fitted.member_logits(exposure))
-        assert bool(calls) == bool(picks)
-        calls.clear()
-    torch.testing.assert_close(*told, rtol=1e-9, atol=1e-9)
 
 
 # Parameter counts against the paper's formulas and figures.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar
 
@@ -18,12 +18,11 @@ from gnn_repair.backbones.frozen import under
 from gnn_repair.budget import LADDER, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.methods import FROZEN, METHODS, RUNGS, rung_title
-from gnn_repair.repair.base import FittedRepair, Repair, about
+from gnn_repair.methods import FROZEN, RUNGS, rung_title
+from gnn_repair.repair.base import FittedRepair, Repair
 from gnn_repair.repair.evidence import (
     LEAST_SCORE,
     Propagation,
-    evidence_of,
     normalised_adjacency,
     summary_width,
 )
@@ -33,6 +32,7 @@ from gnn_repair.repair.folds import (
     check_table,
     cross_roles,
     deal_folds,
+    held_out,
     kept_rows,
     same_graph,
     signature,
@@ -54,7 +54,7 @@ from gnn_repair.repair.ladder.rungs import (
     weigh,
     weights_without,
 )
-from gnn_repair.repair.targets import Task
+from gnn_repair.repair.targets import Task, require_nodes
 
 TWINS = 2
 """Copies per fold: a node's held-out prediction is their mean, as deployed it is the mean of
@@ -240,15 +240,9 @@ def reads_features(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class EvidenceLadder(Repair[FittedLadder]):
+class EvidenceLadder(Repair[FittedLadder], method="evidence_ladder"):
     """Frozen, then candidates that read more or other evidence, weighed by held-out accuracy."""
 
-    protocol: ClassVar[Mapping[str, str]] = {
-        "dropout": "dropout",
-        "seed": "seed",
-        "budget": "evidence_ladder",
-    }
-    title: ClassVar[str] = METHODS["evidence_ladder"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedLadder
     reads_graph: ClassVar[bool] = True
     rungs: tuple[str, ...] = tuple(RUNGS)
@@ -286,12 +280,12 @@ class EvidenceLadder(Repair[FittedLadder]):
 
         Heads are small and learn from all their targets at once, whatever the batch size.
         """
-        evidence = evidence_of(task)
-        sources = Sources.of(task, evidence)
+        require_nodes(task.exposure, "the evidence ladder")
+        sources = Sources.of(task)
         names = [
             name
             for name in self.rungs
-            if RUNGS[name].blocks and (evidence.features is not None or not reads_features(name))
+            if RUNGS[name].blocks and (sources.features is not None or not reads_features(name))
         ]
         if not names:
             raise InputError("these rungs read raw features; pass data=… with x to fit")
@@ -300,8 +294,8 @@ class EvidenceLadder(Repair[FittedLadder]):
         climbed = climb(names, sources, roles, task.labels, self, on_progress=task.on_progress)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         by_fold = climbed.log_probs.unflatten(2, (TWINS, self.folds)).mean(2).log_softmax(4)
-        out_of_fold = torch.cat([frozen.unsqueeze(1), _held_out(by_fold, folds)], 1)
-        log_probs = climbed.log_probs.mean(2).transpose(0, 1).log_softmax(3).double()
+        out_of_fold = torch.cat([frozen.unsqueeze(1), held_out(by_fold, folds).double()], 1)
+        log_probs = climbed.log_probs.mean(2).log_softmax(3).double()
         log_probs, refitted = self._refit(task, sources, climbed, folds, out_of_fold, log_probs)
         if "smoothed" in self.rungs:
             held, smooth = _smoothed(task, by_fold, folds, out_of_fold, log_probs, self.folds)
@@ -319,8 +313,8 @@ class EvidenceLadder(Repair[FittedLadder]):
             "refitted": refitted,
             **{name: value.to(folds.device) for name, value in decision._asdict().items()},
         }
-        return self.fitted(
-            **about(task.exposure),
+        return self.fitted_on(
+            task.exposure,
             parameters={
                 f"{rung}/{name}": value
                 for rung, own in climbed.parameters.items()
@@ -346,8 +340,8 @@ class EvidenceLadder(Repair[FittedLadder]):
         own prediction. All keep the epochs that the folds chose.
         """
         best = [
-            int(weigh(out_of_fold[s, 1:][:, own >= 0], task.labels[own >= 0]).argmax())
-            for s, own in enumerate(folds)
+            int(weigh(out_of_fold[s, 1:][:, dealt >= 0], task.labels[dealt >= 0]).argmax())
+            for s, dealt in enumerate(folds)
         ]
         rungs = sorted(set(best))
         fewer, full = (cross_roles(task.train, folds, self.folds, leave) for leave in (2, 0))
@@ -359,18 +353,18 @@ class EvidenceLadder(Repair[FittedLadder]):
         again = climb(names, sources, roles, task.labels, self, epochs=kept)
         # One copy per fold beside one that starts alike: averages of several would do better.
         first, held = (
-            _held_out(every[:, :, : self.folds], folds)
-            for every in (climbed.log_probs[rungs], again.log_probs)
+            held_out(every[:, :, : self.folds], folds).double()
+            for every in (climbed.log_probs[:, rungs], again.log_probs)
         )
         everywhere = again.log_probs[:, :, self.folds :].mean(2).log_softmax(3).double()
         log_probs, helps = log_probs.clone(), []
-        for s, own in enumerate(folds):
-            judged, place = own >= 0, rungs.index(best[s])
+        for s, dealt in enumerate(folds):
+            judged, place = dealt >= 0, rungs.index(best[s])
             both = torch.stack([first[s, place], held[s, place]])[:, judged]
-            likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
+            likely = likelihoods(both, task.labels[judged], dealt[judged], self.folds)
             helps.append(is_significant(likely[0] - likely[1], MORE_LABELS))
             if helps[-1]:
-                log_probs[s, best[s]] = everywhere[place, s]
+                log_probs[s, best[s]] = everywhere[s, place]
         return log_probs, torch.tensor(helps, device=log_probs.device).long()
 
     # Files ------------------------------------------------------------------------------------
@@ -424,17 +418,6 @@ class EvidenceLadder(Repair[FittedLadder]):
         return shapes
 
 
-def _held_out(every: Tensor, folds: Tensor) -> Tensor:
-    """What the copy that did not learn from a node says of it, [S, R, n, C] float64.
-
-    Of [R, S, K, n, C]; at recipients that are in no fold it is the first copy's word.
-    """
-    rungs, members, _, nodes, classes = every.shape
-    index = folds.clamp(min=0).view(1, members, 1, nodes, 1)
-    index = index.expand(rungs, -1, -1, -1, classes)
-    return every.gather(2, index).squeeze(2).transpose(0, 1).double()
-
-
 def _side_by_side(first: Roles, second: Roles) -> Roles:
     """The copies of both for every member."""
 
@@ -463,7 +446,7 @@ def _smoothed(
         judged = own >= 0
         seen, labels = out_of_fold[s, 1:][:, judged], task.labels[judged]
         without = weights_without(seen, labels, own[judged], count)
-        bases = [mix(every[:, s, k].double(), without[k]) for k in range(count)]
+        bases = [mix(every[s, :, k].double(), without[k]) for k in range(count)]
         bases.append(mix(log_probs[s], weigh(seen, labels)))
         shape = exposure.num_nodes, count + 1, exposure.num_classes
         soft = strength.new_full(shape, 1 / exposure.num_classes)

@@ -19,18 +19,19 @@ from torch import Tensor
 
 from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.pieces import centre
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND, LOW, keep_mask
 from gnn_repair.methods import BLOCKS, RUNGS
 from gnn_repair.repair.evidence import (
     FeatureEvidence,
-    KnownEvidence,
+    LabelEvidence,
     standardise,
     statistics,
     summary,
 )
 from gnn_repair.repair.folds import Roles
-from gnn_repair.repair.inputs import RepairInputs, centre
+from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, Task
 from gnn_repair.training import Parameters, ProgressCallback, Trainee, fit
 
@@ -59,36 +60,47 @@ class Sources:
     """Standardised summary, [S, n, D]."""
     statistics: Parameters
     """Its mean and scale, [S, D] each."""
-    evidence: KnownEvidence
+    labels: LabelEvidence
+    """Of training and validation nodes alone."""
+    features: FeatureEvidence | None
+    """Where they were given."""
 
     @staticmethod
-    def of(task: Task, evidence: KnownEvidence) -> Sources:
+    def of(task: Task) -> Sources:
         """Of a frozen model on its graph."""
-        inputs = task.inputs
+        inputs, x = task.inputs, getattr(task.data, "x", None)
+        classes, dtype = inputs.num_classes, inputs.dtype
+        x = None if x is None else x.to(inputs.device, dtype)
+        known = torch.where(task.by_node(task.train | task.val), task.y, classes)
         table = summary(inputs)
-        own = statistics(table)
-        frozen = inputs.frozen_logits[:, inputs.nodes]
-        return Sources(frozen, inputs.nodes, standardise(table, **own), own, evidence)
+        scale = statistics(table)
+        return Sources(
+            inputs.frozen_logits[:, inputs.nodes],
+            inputs.nodes,
+            standardise(table, **scale),
+            scale,
+            LabelEvidence(task.links, known, classes, dtype, x),
+            None if x is None else FeatureEvidence(x),
+        )
+
+    def at(self, positions: Tensor) -> Sources:
+        """Of some recipients; what is known of labels is known of all nodes."""
+        nodes = self.nodes[positions]
+        return replace(
+            self,
+            frozen=self.frozen[:, positions],
+            nodes=nodes,
+            messages=self.messages[:, positions],
+            features=self.features and FeatureEvidence(self.features.x, nodes),
+        )
 
     def width(self, block: str) -> int:
         """Numbers per recipient."""
-        labels, features = self.evidence.labels, self.evidence.features
         if block == "messages":
             return self.messages.shape[2]
-        if block in ("labels", "similar"):
-            return labels.width if block == "labels" else labels.similar_width
-        assert features is not None
-        return features.width
-
-
-class Blocks:
-    """The blocks at some recipients."""
-
-    def __init__(self, sources: Sources, at: Tensor) -> None:
-        self.frozen, self.messages = sources.frozen[:, at], sources.messages[:, at]
-        self.nodes, self.labels = sources.nodes[at], sources.evidence.labels
-        features = sources.evidence.features
-        self.features = None if features is None else FeatureEvidence(features.x, self.nodes)
+        if block == "features" and self.features is not None:
+            return self.features.x.shape[1]
+        return self.labels.width if block == "labels" else self.labels.similar_width
 
 
 class Heads:
@@ -146,7 +158,7 @@ class Heads:
     def logits(
         self,
         p: Parameters,
-        reading: Blocks,
+        reading: Sources,
         histograms: Mapping[str, Tensor],
         noise: tuple[float, Tensor] | None = None,
     ) -> Tensor:
@@ -182,7 +194,7 @@ class Heads:
             out.append(own + centre(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
         return torch.cat(out)
 
-    def histograms(self, reading: Blocks, labels: Tensor) -> dict[str, Tensor]:
+    def histograms(self, reading: Sources, labels: Tensor) -> dict[str, Tensor]:
         """Histograms of labels [T, N] around the recipients, [T, L, k], where they are read."""
         makers = {"labels": reading.labels.histograms, "similar": reading.labels.similar_histograms}
         return {
@@ -193,15 +205,15 @@ class Heads:
 
     @torch.no_grad()
     def log_probs(self, p: Parameters) -> Tensor:
-        """What every copy says of every recipient, [R, S, K, n, C], in blocks of recipients."""
+        """What every copy says of every recipient, [S, R, K, n, C], in blocks of recipients."""
         everyone = torch.arange(self.sources.nodes.numel(), device=self.sources.nodes.device)
-        rows, known = len(self.rungs) * self.each, self.sources.evidence.labels.known
+        rows, known = len(self.rungs) * self.each, self.sources.labels.known
         parts = []
         for at in everyone.split(max(1, CHUNK // (rows * self.hidden))):
-            reading = Blocks(self.sources, at)
+            reading = self.sources.at(at)
             parts.append(self.logits(p, reading, self.histograms(reading, known)).log_softmax(2))
         shape = len(self.rungs), self.members, self.copies
-        return torch.cat(parts, 1).unflatten(0, shape)
+        return torch.cat(parts, 1).unflatten(0, shape).transpose(0, 1)
 
 
 class LadderTrainee(Trainee):
@@ -233,15 +245,15 @@ class LadderTrainee(Trainee):
         learned, judged = (
             who.any(0).nonzero().view(-1) for who in (roles.weights > 0, roles.judged)
         )
-        self.learned, self.judged = (Blocks(heads.sources, at) for at in (learned, judged))
+        self.learned, self.judged = heads.sources.at(learned), heads.sources.at(judged)
         self.labels, self.truth = labels[learned], labels[judged]
-        rungs, evidence = len(heads.rungs), heads.sources.evidence.labels
+        rungs, known = len(heads.rungs), heads.sources.labels.known
         self.shares = roles.weights[:, learned].repeat(rungs, 1).to(heads.sources.frozen.dtype)
         self.mine = roles.judged[:, judged].repeat(rungs, 1)
         # A copy sees no label that it does not learn from, not even as a neighbour's.
-        self.withheld = roles.judged.new_zeros(heads.each, evidence.known.shape[1])
+        self.withheld = roles.judged.new_zeros(heads.each, known.shape[1])
         self.withheld[:, heads.sources.nodes] = roles.weights == 0
-        self.histograms = heads.histograms(self.judged, evidence.known)
+        self.histograms = heads.histograms(self.judged, known)
         self.epoch = torch.zeros((), dtype=torch.long, device=labels.device)
         self.start = (seed * SEED_STRIDE) & LOW
 
@@ -250,7 +262,7 @@ class LadderTrainee(Trainee):
 
     def losses(self, trunk: Any) -> Tensor:
         stream = self.start + self.epoch * EPOCH_STRIDE
-        shown = self.heads.sources.evidence.labels.partly(self.withheld, stream)
+        shown = self.heads.sources.labels.partly(self.withheld, stream)
         histograms = self.heads.histograms(self.learned, shown)
         logits = self.heads.logits(
             self.parameters, self.learned, histograms, (self.dropout, stream)
@@ -277,7 +289,7 @@ class FittedRungs:
 
     rungs: tuple[str, ...]
     log_probs: Tensor
-    """[R, S, K, n, C]: of every copy at every recipient."""
+    """[S, R, K, n, C]: of every copy at every recipient."""
     best_epoch: Tensor
     """[R, S, K]."""
     epochs_run: Tensor
@@ -341,7 +353,7 @@ def climb(
             if RUNGS[rung].inductive:
                 parameters[rung] = own
     best, run, wild = (torch.cat(column) for column in zip(*statistics, strict=True))
-    return FittedRungs(tuple(rungs), torch.cat(log_probs), best, run, wild, parameters, count)
+    return FittedRungs(tuple(rungs), torch.cat(log_probs, 1), best, run, wild, parameters, count)
 
 
 @torch.no_grad()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -279,22 +280,30 @@ def find(
     """
     names = [*candidates, TOGETHER]
     last = next((i for i, name in enumerate(candidates[1:], 1) if not RUNGS[name].blocks), None)
-    right, likely = _scored(log_probs, labels, folds, last)
+    count = int(folds.max()) + 1
+    tables = zip(log_probs, labels, folds, strict=True)
+    members = [_scored(*member, count, last) for member in tables]
     rows = []
     for label in (None, *range(classes)):
-        judged = labels >= 0 if label is None else labels == label
-        if not bool(judged.any()):
+        masks = [own >= 0 if label is None else own == label for own, _, _ in members]
+        scores = [
+            (right[:, mask], likely[:, mask])
+            for (_, right, likely), mask in zip(members, masks, strict=True)
+            if bool(mask.any())
+        ]
+        if not scores:
             continue
 
-        nodes = float(judged.sum(1)[judged.any(1)].double().mean())
-
-        def compared(mine: str, other: str, judged: Tensor = judged) -> Finding:
+        def compared(
+            mine: str, other: str, label: int | None = label, scores: Any = scores
+        ) -> Finding:
             place, base = names.index(mine), names.index(other)
-            gain, error, spread = mean_gain(right[:, place] - right[:, base], judged)
-            nats, nats_error, _ = mean_gain(likely[:, place] - likely[:, base], judged)
-            over, _, _ = mean_gain(right[:, place] - right[:, 0], judged)
+            gain, error, spread = mean_gain([right[place] - right[base] for right, _ in scores])
+            nats, nats_error, _ = mean_gain([likely[place] - likely[base] for _, likely in scores])
+            over, _, _ = mean_gain([right[place] - right[0] for right, _ in scores])
             sizes = 100 * gain, 100 * error, 100 * spread, nats, nats_error, 100 * over
-            return Finding(mine, other, label, *sizes, nodes)  # noqa: B023 - used in its turn
+            nodes = sum(right.shape[1] for right, _ in scores) / len(scores)
+            return Finding(mine, other, label, *sizes, nodes)
 
         for rung in candidates[1:]:
             above = RUNGS[rung].above
@@ -306,40 +315,22 @@ def find(
 
 
 def _scored(
-    log_probs: Tensor, labels: Tensor, folds: Tensor, last: int | None
-) -> tuple[Tensor, Tensor]:
-    """Who is right, and log p of the label, [S, R + 1, N] float64 each; zero where not judged.
+    log_probs: Tensor, labels: Tensor, folds: Tensor, count: int, last: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A member's judged labels [m], who is right and log p of the label, [R + 1, m] float64 each.
 
     Behind the candidates stands the combination of those before ``last``.
     """
-    members, count, nodes, _ = log_probs.shape
-    right = torch.zeros(members, count + 1, nodes, dtype=torch.float64, device=log_probs.device)
-    likely = torch.zeros_like(right)
-    dealt = int(folds.max()) + 1
-    for member in range(members):
-        judged = labels[member] >= 0
-        own, cut = labels[member][judged], folds[member][judged]
-        candidates = log_probs[member][:, judged].double()
-        together = nested_mixture(candidates[1:last], own, cut, dealt).unsqueeze(0)
-        candidates = torch.cat([candidates, together])
-        right[member][:, judged] = (candidates.argmax(2) == own).double()
-        likely[member][:, judged] = likelihoods(candidates, own, cut, dealt)
-    return right, likely
+    judged = labels >= 0
+    labels, folds, candidates = labels[judged], folds[judged], log_probs[:, judged].double()
+    together = nested_mixture(candidates[1:last], labels, folds, count).unsqueeze(0)
+    candidates = torch.cat([candidates, together])
+    right = (candidates.argmax(2) == labels).double()
+    return labels, right, likelihoods(candidates, labels, folds, count)
 
 
-def mean_gain(differences: Tensor, judged: Tensor) -> tuple[float, float, float]:
-    """Mean over members of the mean over judged nodes, its standard error, and its spread.
-
-    Of differences [S, N], paired by node.
-    """
-    some = judged.any(1)
-    counts = judged.sum(1)[some].double()
-
-    def mean(values: Tensor) -> Tensor:
-        return torch.where(judged, values, 0.0).sum(1)[some] / counts
-
-    gains = mean(differences)
-    spread = (mean(differences.square()) - gains.square()).clamp(min=0)
-    error = (spread / counts).sqrt()
-    deviation = float(gains.std()) if gains.numel() > 1 else 0.0
-    return float(gains.mean()), float(error.mean()), deviation
+def mean_gain(differences: Sequence[Tensor]) -> tuple[float, float, float]:
+    """Mean over members of the mean of paired differences, its standard error, and its spread."""
+    gains, errors = zip(*map(paired_mean, differences), strict=True)
+    deviation = stdev(gains) if len(gains) > 1 else 0.0
+    return fmean(gains), fmean(errors), deviation

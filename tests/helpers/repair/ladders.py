@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from gnn_repair.repair import EvidenceLadder
-from gnn_repair.repair.base import about, untrained_statistics
 from gnn_repair.repair.folds import signature
 from gnn_repair.repair.ladder.rungs import decide
 from tests.helpers.report.report_worlds import make_exposure
@@ -45,9 +44,6 @@ def by_hand(members: int = 3, nodes: int = 90) -> Any:
         "refitted": torch.arange(members) % 2,
         **decision._asdict(),
     }
-    statistics = untrained_statistics(exposure)
-    statistics |= {"best_epoch": torch.arange(members), "epochs_run": torch.arange(members) + 5}
-    fitted = EvidenceLadder(folds=FOLDS).fitted(
-        **about(exposure), **statistics, parameters={}, constants=constants
-    )
+    run = {"best_epoch": torch.arange(members), "epochs_run": torch.arange(members) + 5}
+    fitted = EvidenceLadder(folds=FOLDS).fitted_on(exposure, **run, constants=constants)
     return exposure, y, fitted

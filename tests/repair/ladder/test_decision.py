@@ -295,7 +295,7 @@ def fitted_again(fewer: float, monkeypatch):
             for r in range(2):
                 said[r, :, COPIED:] = told(torch.full_like(labels, 1 + r), 0.9)
         epochs = torch.tensor([[5, 1, 3], [6, 2, 4]]).repeat(1, roles.copies // COPIED)
-        epochs = epochs.expand(said.shape[:3])
+        epochs, said = epochs.expand(said.shape[:3]), said.transpose(0, 1)
         gone = torch.zeros_like(epochs, dtype=torch.bool)
         gone[1, 0, 2] = True
         return FittedRungs(tuple(rungs), said, epochs, epochs + 2, gone, {}, 0)
@@ -344,9 +344,9 @@ def test_the_best_rung_alone_is_fitted_again_and_only_where_labels_help(fewer, m
 def test_smoothing_spreads_known_labels_and_held_out_none_of_a_fold():
     """Nor does a fold's label have a part in the weights of the candidates that are mixed."""
     exposure, draw = toy_exposure("gcn"), torch.Generator().manual_seed(0)
-    every = torch.randn(3, 2, COPIED, 30, KINDS, generator=draw).log_softmax(4)
+    every = torch.randn(2, 3, COPIED, 30, KINDS, generator=draw).log_softmax(4)
     folds = deal_folds(VAL, GRAPH.y, COPIED, 0, even=False)
-    held = torch.cat([every[:1, :, 0], every[:, :, 0]]).transpose(0, 1).double()
+    held = torch.cat([every[:, :1, 0], every[:, :, 0]], 1).double()
 
     def smoothed(y):
         task = prepare(exposure, y, *MASKS, data=GRAPH, device="cpu")

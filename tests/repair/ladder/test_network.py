@@ -19,7 +19,6 @@ from gnn_repair.repair.evidence import (
     LabelEvidence,
     alike_by_features,
     alike_by_links,
-    evidence_of,
     standardise,
     statistics,
     summary,
@@ -47,10 +46,6 @@ def dealt_for(task) -> torch.Tensor:
     return deal_folds(task.val, task.labels, COPIES, 0)
 
 
-def sources_of(task) -> Sources:
-    return Sources.of(task, evidence_of(task))
-
-
 def random_parameters(heads: Heads) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     return {
@@ -62,11 +57,11 @@ def random_parameters(heads: Heads) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("backbone", ["sage", "mixhop"])
 def test_every_head_is_its_arithmetic(backbone):
     """W relu(Σ x_b V_b + b) + c, or z⁰ + P 4 tanh of it, rung by rung and copy by copy."""
-    sources = sources_of(task_of(backbone))
+    sources = Sources.of(task_of(backbone))
     heads = Heads(NAMES, sources, COPIES, HIDDEN)
     p = random_parameters(heads)
     found = heads.log_probs(p)
-    labels = sources.evidence.labels
+    labels = sources.labels
     tables = {
         "messages": sources.messages,
         "labels": labels.histograms(labels.known),
@@ -84,11 +79,11 @@ def test_every_head_is_its_arithmetic(backbone):
                 if RUNGS[name].keeps:
                     shift = 4 * raw.tanh()
                     raw = sources.frozen[s] + shift - shift.mean(1, keepdim=True)
-                torch.testing.assert_close(found[r, s, k], raw.log_softmax(1))
+                torch.testing.assert_close(found[s, r, k], raw.log_softmax(1))
 
 
 def trainee_of(task) -> LadderTrainee:
-    heads = Heads(NAMES, sources_of(task), COPIES, HIDDEN)
+    heads = Heads(NAMES, Sources.of(task), COPIES, HIDDEN)
     return LadderTrainee(
         heads, fold_roles(task, COPIES, 0), task.labels, folds=COPIES, dropout=0.2, seed=0
     )
@@ -96,7 +91,7 @@ def trainee_of(task) -> LadderTrainee:
 
 def test_what_a_copy_does_not_learn_from_is_withheld_however_many_folds_it_leaves():
     task = task_of()
-    heads = Heads(NAMES, sources_of(task), COPIES, HIDDEN)
+    heads = Heads(NAMES, Sources.of(task), COPIES, HIDDEN)
     roles = cross_roles(task.train, dealt_for(task), COPIES, leave=2)
     trainee = LadderTrainee(heads, roles, task.labels, folds=COPIES, dropout=0.2, seed=0)
     assert torch.equal(trainee.withheld, roles.weights == 0)
@@ -140,7 +135,7 @@ def test_no_label_that_judges_a_copy_chooses_its_epoch():
     assert trainee.scores(None).tolist() == [-1] * len(NAMES) * 2 * COPIES  # too early
     trainee.begin_epoch()
     scores = trainee.scores(None).view(len(NAMES), 2, COPIES)
-    told = trainee.heads.log_probs(trainee.parameters).argmax(4)
+    told = trainee.heads.log_probs(trainee.parameters).argmax(4).transpose(0, 1)
     folds = dealt_for(task)
     right = torch.stack(
         [((told[:, :, k] == DATA.y) & (folds == k)).sum(2) for k in range(COPIES)], 2
@@ -152,7 +147,7 @@ def test_no_label_that_judges_a_copy_chooses_its_epoch():
 
 def test_given_epochs_are_kept():
     task = task_of()
-    sources, roles = sources_of(task), fold_roles(task, COPIES, 0)
+    sources, roles = Sources.of(task), fold_roles(task, COPIES, 0)
     wanted = torch.tensor([[[0, 3, 1], [2, 3, 0]]])
     budget = replace(LADDER, epochs=3, patience=1)
     found = climb(
