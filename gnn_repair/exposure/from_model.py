@@ -54,7 +54,6 @@ from gnn_repair.exposure.heads.logit_form import (
     probabilities_as_logits,
 )
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
-from gnn_repair.exposure.parts import join_batches
 from gnn_repair.exposure.pieces import EXACT, Outputs, check_outputs
 from gnn_repair.exposure.record.analysis import Analysis, Filters, FinalSite, same_entries, site_of
 from gnn_repair.exposure.record.build import (
@@ -112,7 +111,7 @@ from gnn_repair.exposure.state import (
     refuse_untrained,
     resting,
 )
-from gnn_repair.exposure.value import Exposure, HeldPart
+from gnn_repair.exposure.value import Exposure, HeldPart, join_batches
 
 STRUCTURE = re.compile(r"edge|adj|batch|graph|type|index|idx|ptr|_id$|time|year")
 """Whole numbers of nodes that belong to the graph; others, as labels, are features."""
