@@ -1280,8 +1280,9 @@ def read_output(
     key, logits = chosen[0]
     columns = logits.shape[1] if logits.dim() == 2 else 1
     kind = outputs or infer_outputs(data, columns, nodes)
-    words = _words(output, key, not wide, kind, outputs is None)
-    return Reading(key, not wide and kind == "classes", kind, single, words)
+    binary = not wide and kind == "classes"
+    words = _words(output, key, kind, outputs is None, f"a {noun}" * binary)
+    return Reading(key, binary, kind, single, words)
 
 
 def _instead(shape: list[int], nodes: int, data: Any) -> str:
@@ -1353,11 +1354,12 @@ def _named(key: Any) -> str:
     return f"output {key!r}"
 
 
-def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> str:
+def _words(output: Any, key: Any, kind: str, inferred: bool, per_row: str) -> str:
+    """What was read; ``per_row``: such as "a node", where one logit stands for two classes."""
     text = "" if key is None else f"; logits are {_named(key)} of its {len(_fields(output))}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
-    return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")
+    return text + (f"; its one logit z {per_row} {TWO_CLASSES}" if per_row else "")
 
 
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:

@@ -25,7 +25,14 @@ from gnn_repair.exposure.calling import (
     model_on_data,
     one_graph,
 )
-from gnn_repair.exposure.from_model import ExposeOptions, Exposer, held_parts, operation_of, unwrap
+from gnn_repair.exposure.from_model import (
+    ExposeOptions,
+    Exposer,
+    FrozenRun,
+    held_parts,
+    operation_of,
+    unwrap,
+)
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
@@ -333,20 +340,16 @@ class _LinkExposing(Exposer):
 
         return held_parts(analysis, where, own, beside | decoding.second_ways)
 
-    def _from_record(
-        self, record: Record, logits: Tensor, embedding: Tensor | None, stored: dict[int, Tensor]
-    ) -> Exposure:
-        analysis, nodes = self.analysis_of(record), self.subject.nodes
+    def _from_record(self, record: Record, frozen: FrozenRun) -> Exposure:
+        analysis, nodes, logits = self.analysis_of(record), self.subject.nodes, frozen.logits
         assert nodes is not None
         lookups = lookups_of(analysis, self.links.shape[1])
         tables = [one.table for one in lookups.values() if self.end in one.ends]
         self.outputs = _embeddings(analysis, [t for t in tables if analysis.value(t).live])
         if not self.outputs:
             raise ExposureRefused(self._no_rows)
-        with default_device(self.device):
-            sites = self._final_sites(analysis, self._sites(analysis, nodes), nodes)
-            decoding = decoding_of(analysis, sites, lookups, self.end)
-            analysis.refuse_branches(sites, self.where)
+        sites = self._sites(analysis, nodes)
+        decoding = decoding_of(analysis, sites, lookups, self.end)
         if not decoding.varied:
             if any(analysis.value(one.table).dtype.is_complex for one in lookups.values()):
                 raise ExposureRefused(
@@ -361,7 +364,8 @@ class _LinkExposing(Exposer):
         nodes_run, after, across = self._followed(analysis, sites, plan, decoding, logits)
         self.decoding = replace(decoding, across=across)
         with default_device(self.device):
-            mixture, replay = self._mixture(nodes_run, (nodes_run.channels, logits), None, held)
+            frozen = replace(frozen, embedding=None)  # which is of links, and these are nodes
+            mixture, replay = self._mixture(nodes_run, nodes_run.channels, frozen)
             ends, others = (self._nodes_at(analysis, end) for end in (self.end, 1 - self.end))
             run = _LinkReplay(replay, mixture, ends, others, self._still(nodes_run, record))
             return self._joined(run, nodes_run.extracted.head, after, logits)
@@ -486,7 +490,7 @@ class _LinkExposing(Exposer):
             expected = expected.sigmoid() if off else expected
             seen = replay.of_nodes(drawn, whole=seed == 2)
             gaps.append(relative_gap(seen[tested], expected[tested], frozen[tested], logits.dtype))
-        worst, limit = largest_gap(gaps), residual_limit(self.wanted.tolerance, logits.dtype)
+        worst, limit = largest_gap(gaps), residual_limit(self.options.tolerance, logits.dtype)
         if not worst <= limit:
             raise ExposureRefused(
                 f"with reweighted messages of the links' {ENDS[self.end]}s the model differs from "
