@@ -35,8 +35,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.data import BaseData
 from torch_geometric.loader import DataLoader as GraphLoader
 from torch_geometric.nn import Linear, MessagePassing, Sequential
-from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
+from torch_geometric.utils import is_sparse, to_edge_index
 
 from gnn_repair.checks import check_edges
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
@@ -96,7 +95,6 @@ def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
 
 Relation = tuple[str, str, str]
 """Such as ``("author", "writes", "paper")``."""
-EDGE_LISTS = ("edge_index", "adj_t")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +136,7 @@ def is_typed(data: Any) -> bool:
 
 def edges_of(data: Any) -> dict[Relation, Any]:
     """The edges of every relation."""
-    edges: dict[Relation, Any] = {}
-    for name in reversed(EDGE_LISTS):
-        edges |= typed_field(data, name) or {}
-    return edges
+    return (typed_field(data, "adj_t") or {}) | (typed_field(data, "edge_index") or {})
 
 
 def typed_field(data: Any, name: str) -> dict[Any, Any] | None:
@@ -163,40 +158,33 @@ def untyped_field(data: Any, name: str) -> Any:
 
 def counts_of(data: Any) -> dict[str, int]:
     """How many nodes each type has: what data says, else as many as its edges name."""
-    edges = edges_of(data)
-    kinds = list(data.node_types) if isinstance(data, HeteroData) else list(_features(data))
-    for source, _, recipient in edges:
-        kinds += [kind for kind in (source, recipient) if kind not in kinds]
-    counts = {kind: _count(data, kind, edges) for kind in kinds}
+    edges, features = edges_of(data), typed_field(data, "x") or {}
+    rows = {kind: int(x.shape[0]) for kind, x in features.items() if isinstance(x, Tensor)}
+    kinds = list(data.node_types) if isinstance(data, HeteroData) else list(rows)
+    kinds += [end for source, _, recipient in edges for end in (source, recipient)]
+    counts = {kind: rows.get(kind) for kind in kinds}
+    counts |= {kind: _count(data, kind, edges) for kind in counts if kind not in rows}
     return {kind: count for kind, count in counts.items() if count is not None}
 
 
-def _features(data: Any) -> dict[str, Tensor]:
-    features = typed_field(data, "x") or {}
-    return {kind: x for kind, x in features.items() if isinstance(x, Tensor)}
-
-
 def _count(data: Any, kind: str, edges: Mapping[Relation, Any]) -> int | None:
-    if kind in (held := _features(data)):
-        return int(held[kind].shape[0])
+    """How many nodes a type without features has, if data says so at all."""
     if isinstance(data, HeteroData) and kind in data.node_types:
         with warnings.catch_warnings():  # PyG warns where it has to infer the number
             warnings.simplefilter("ignore")
             number = data[kind].num_nodes
         if number is not None:
             return int(number)
-    given = untyped_field(data, "num_nodes_dict")
-    if isinstance(given, Mapping) and kind in given:
-        return int(given[kind])
-    ends = [end for relation, index in edges.items() for end in _ends(relation, index, kind)]
-    largest = [int(end.max()) + 1 for end in ends if end.numel()]
-    return max(largest) if largest else None
-
-
-def _ends(relation: Relation, index: Any, kind: str) -> list[Tensor]:
-    sides = endpoints(index)
-    return [side for side, named in zip(sides, (relation[0], relation[2]), strict=True)
-            if named == kind]  # fmt: skip
+    numbers = untyped_field(data, "num_nodes_dict")
+    if isinstance(numbers, Mapping) and kind in numbers:
+        return int(numbers[kind])
+    ends = [
+        end
+        for (source, _, recipient), index in edges.items()
+        for end, named in zip(endpoints(index), (source, recipient), strict=True)
+        if named == kind and end.numel()
+    ]
+    return max((int(end.max()) + 1 for end in ends), default=None)
 
 
 def quoted_names(kinds: Any) -> str:
@@ -206,27 +194,23 @@ def quoted_names(kinds: Any) -> str:
 
 def typed_tensors(data: Any) -> dict[str, Tensor]:
     """Every tensor of a typed graph by name, such as ``paper.x``."""
-    if not isinstance(data, HeteroData):
-        names = [str(name) for name in data if str(name).endswith("_dict")]
-        pairs = [(name.removesuffix("_dict"), data[name]) for name in names]
-        held = [(kind, name, v) for name, by in pairs for kind, v in _items(by)]
-    else:
+    if isinstance(data, HeteroData):
         stores = [*data.node_items(), *data.edge_items()]
-        held = [(kind, name, v) for kind, store in stores for name, v in store.items()]
+        named = [(kind, name, v) for kind, store in stores for name, v in store.items()]
+    else:
+        names = [n.removesuffix("_dict") for n in field_names(data) if n.endswith("_dict")]
+        by_name = {name: typed_field(data, name) or {} for name in names}
+        named = [(kind, name, v) for name, by in by_name.items() for kind, v in by.items()]
     return {
         f"{kind if isinstance(kind, str) else ' '.join(kind)}.{name}": v
-        for kind, name, v in held
+        for kind, name, v in named
         if isinstance(v, Tensor)
     }
 
 
-def _items(value: Any) -> list[tuple[Any, Any]]:
-    return list(value.items()) if isinstance(value, Mapping) else []
-
-
-def arguments_as_typed_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def arguments_as_typed_data(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a model was called with, as a graph: dicts by node type and by relation; None: none."""
-    dicts = [value for value in given.values() if isinstance(value, Mapping) and value]
+    dicts = [value for value in arguments.values() if isinstance(value, Mapping) and value]
     edges = next((d for d in dicts if all(isinstance(k, tuple) for k in d)), None)
     features = next((d for d in dicts if all(isinstance(k, str) for k in d)), None)
     if edges is None:
@@ -241,10 +225,7 @@ def shallow_copy(value: Any) -> Any:
 
 def endpoints(index: Any) -> tuple[Tensor, Tensor]:
     """Sources and recipients of a graph's edges, whatever form it has."""
-    if isinstance(index, SparseTensor):
-        recipient, source, _ = index.coo()
-        return source, recipient
-    if is_torch_sparse_tensor(index):
+    if is_sparse(index):
         recipient, source = to_edge_index(index)[0]
         return source, recipient
     plain = index.as_subclass(Tensor)
@@ -257,6 +238,8 @@ def endpoints(index: Any) -> tuple[Tensor, Tensor]:
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 LARGEST_BATCH = 1 << 19
 """Nodes of one batch: their vectors, 64 wide, fill 128 MB a layer."""
+LOADER_OPTIONS = ("follow_batch", "exclude_keys")
+"""What a loader of PyG hands on to its batches."""
 
 
 def listed_graphs(data: Any) -> Any:
@@ -276,7 +259,7 @@ def batches_of(data: Any) -> list[Any] | None:
     if isinstance(data, DataLoader):
         return _batches_of_loader(data)
     if isinstance(data, list | tuple) and data and all(isinstance(d, Data) for d in data):
-        return list(_batched(data, {}))
+        return _batched(data, {})
     return None
 
 
@@ -287,44 +270,33 @@ def _batches_of_loader(loader: DataLoader[Any]) -> list[Any]:
             "the loader shuffles its graphs, so that an exposure's graphs could not be told; pass "
             "its dataset, or a loader with shuffle=False"
         )
-    ordered = _in_order(loader) if isinstance(loader, GraphLoader) else None
-    batches = list(loader) if ordered is None else ordered
-    if not batches:
-        raise InputError("the loader holds no graphs; pass one with at least one batch")
-    return batches
-
-
-def _in_order(loader: GraphLoader) -> list[Any] | None:
     batches = loader.batch_sampler  # one of your own leaves the sampler as it is by default
-    if type(loader.sampler) is not SequentialSampler or type(batches) is not BatchSampler:
-        return None
-    if loader.drop_last:
-        return None
-    items = [loader.dataset[i] for i in range(len(loader.dataset))]
-    if not all(isinstance(item, Data) for item in items):
-        return None
-    words = {name: getattr(loader, name, None) for name in ("follow_batch", "exclude_keys")}
-    return list(_batched(items, {name: value for name, value in words.items() if value}))
+    in_order = type(loader.sampler) is SequentialSampler and type(batches) is BatchSampler
+    if isinstance(loader, GraphLoader) and in_order and not loader.drop_last:
+        graphs = [loader.dataset[i] for i in range(len(loader.dataset))]
+        if graphs and all(isinstance(graph, Data) for graph in graphs):
+            options = {name: getattr(loader, name, None) for name in LOADER_OPTIONS}
+            return _batched(graphs, {name: value for name, value in options.items() if value})
+    if not (listed := list(loader)):
+        raise InputError("the loader holds no graphs; pass one with at least one batch")
+    return listed
 
 
-def _batched(graphs: Sequence[Any], words: dict[str, Any]) -> Iterator[Any]:
+def _batched(graphs: Sequence[Data], options: dict[str, Any]) -> list[Any]:
     """Graphs in order, as many in a batch as it may have nodes; batches as they are."""
-    waiting: list[Data] = []
-    size = 0
+    groups: list[list[Data]] = []
+    room = 0
     for graph in graphs:
-        if isinstance(graph, Batch):
-            if waiting:
-                yield Batch.from_data_list(waiting, **words)
-                waiting, size = [], 0
-            yield graph
-            continue
-        waiting.append(graph)
-        size += graph.num_nodes or 0
-        if size >= LARGEST_BATCH:
-            yield Batch.from_data_list(waiting, **words)
-            waiting, size = [], 0
-    if waiting:
-        yield Batch.from_data_list(waiting, **words)
+        whole = isinstance(graph, Batch)
+        if whole or room <= 0:
+            groups.append([])
+            room = LARGEST_BATCH
+        groups[-1].append(graph)
+        room = 0 if whole else room - (graph.num_nodes or 0)
+    return [
+        group[0] if isinstance(group[0], Batch) else Batch.from_data_list(group, **options)
+        for group in groups
+    ]
 
 
 # Arguments by name -------------------------------------------------------------------------------
@@ -376,24 +348,33 @@ CallPlan = dict[str, Given]
 """What a model is called with, by parameter, in the order of the signature."""
 
 
+def named_parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """The parameters of a function that take a single value each; of an unreadable one none."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [Parameter(p.name, p.default is p.empty) for p in parameters if p.kind not in several]
+
+
 def parameters_of(model: nn.Module) -> list[Parameter]:
-    """The parameters of the model's forward that take a single value each."""
+    """The parameters of the model's forward."""
     if isinstance(model, Sequential):
         return [Parameter(name, True) for name in model.signature.param_dict]
-    parameters = list(inspect.signature(model.forward).parameters.values())
-    open_ended = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
-    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if open_ended and not named:
-        if hasattr(model, "encode") and hasattr(model, "decode"):
-            raise InputError(
-                "the model has encode and decode, as models of links have; use expose_links, whose "
-                "result diagnose takes"
-            )
+    named, every = named_parameters(model.forward), inspect.signature(model.forward).parameters
+    anything = [p.name for p in every.values() if p.kind is p.VAR_POSITIONAL]
+    if not anything or named:
+        return named
+    if hasattr(model, "encode") and hasattr(model, "decode"):
         raise InputError(
-            f"the model's forward takes *{open_ended[0].name}, which says not what to pass; "
-            "pass forward=lambda model, data: ..."
+            "the model has encode and decode, as models of links have; use expose_links, whose "
+            "result diagnose takes"
         )
-    return [Parameter(p.name, p.default is p.empty) for p in named]
+    raise InputError(
+        f"the model's forward takes *{anything[0]}, which says not what to pass; "
+        "pass forward=lambda model, data: ..."
+    )
 
 
 def is_adjacency(value: Any) -> bool:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.nn import DirGNNConv, MessagePassing, aggr
 from torch_geometric.nn.aggr import Aggregation
 
-from gnn_repair.backbones import Frozen
+from gnn_repair.backbones import Frozen, Operator
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.calling import (
     Forward,
@@ -43,7 +43,6 @@ from gnn_repair.exposure.calling import (
     one_graph,
     read_output,
 )
-from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.exposure.heads.building import AS_REAL
 from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
@@ -54,7 +53,7 @@ from gnn_repair.exposure.heads.logit_form import (
     probabilities_as_logits,
 )
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
-from gnn_repair.exposure.pieces import EXACT, Outputs, check_outputs
+from gnn_repair.exposure.pieces import EXACT, Outputs, check_outputs, mixture_of
 from gnn_repair.exposure.record.analysis import Analysis, Filters, FinalSite, same_entries, site_of
 from gnn_repair.exposure.record.build import (
     Block,
@@ -71,6 +70,7 @@ from gnn_repair.exposure.record.build import (
     mixtures_of,
     name_groups,
     number_senders,
+    places_of_group,
 )
 from gnn_repair.exposure.record.recorder import (
     KnownTensor,
@@ -100,6 +100,7 @@ from gnn_repair.exposure.state import (
     attributes,
     caches_emptied,
     describe_nondeterminism,
+    digest_of_weights,
     fingerprint_of_model,
     forget_propagations,
     has_learned,
@@ -111,7 +112,8 @@ from gnn_repair.exposure.state import (
     refuse_untrained,
     resting,
 )
-from gnn_repair.exposure.value import Exposure, HeldPart, join_batches
+from gnn_repair.exposure.value import Exposure, Group, HeldPart, derived_exposure, join_batches
+from gnn_repair.kernels import Pattern
 
 STRUCTURE = re.compile(r"edge|adj|batch|graph|type|index|idx|ptr|_id$|time|year")
 """Whole numbers of nodes that belong to the graph; others, as labels, are features."""
@@ -120,20 +122,6 @@ WHOLE_MESSAGES: set[type[nn.Module]] = set()
 where the weights of a convolution of your own belong to what is sent, add its class."""
 
 
-@overload
-def expose(model: Frozen) -> Exposure: ...
-@overload
-def expose(
-    model: nn.Module,
-    data: Any,
-    *,
-    hops: Literal["paths", "last"] = "paths",
-    forward: Forward | None = None,
-    tolerance: float | None = None,
-    expected: Any = None,
-    node_type: str | None = None,
-    outputs: Outputs | None = None,
-) -> Exposure: ...
 def expose(
     model: Frozen | nn.Module,
     data: Any = None,
@@ -1028,6 +1016,79 @@ def _holds_graph(value: object, data: object, rows: int) -> bool:
     graph[edges[0], edges[1]] = True
     parts = (value[:, :rows] != 0, value[:, -rows:] != 0)
     return any(bool((part == one).all()) for part in parts for one in (graph, graph.t()))
+
+
+# Our own backbones, by algebra, for all members at once -------------------------------------------
+
+
+@torch.no_grad()
+def expose_frozen(frozen: Frozen) -> Exposure:
+    """z⁰ = β + Σ_g A_g (h W_g), with A_g multiplied out to one coefficient per source."""
+    backbone, readout = frozen.backbone, frozen.readout
+    terms, coefficients = _interleaved([s.operator.expanded() for s in readout.streams])
+    tables = readout.contributions(frozen.node_state)
+    contributions = torch.cat([table.transpose(0, 1) for table in tables], dim=1).double()
+    nodes = torch.arange(frozen.graph.num_nodes, device=frozen.device)
+    state = frozen.state.contiguous()
+    frozen_logits = frozen.logits.double()
+    groups = tuple(
+        Group(stream.name, f"{backbone.title}: {backbone.rule}", "the trained backbone")
+        for stream in readout.streams
+    )
+    by_recipient = Pattern(terms.indptr[:: len(groups)], terms.indices, contributions.shape[1])
+    return derived_exposure(
+        groups=groups,
+        recipients=nodes,
+        segments=terms.indptr,
+        rows=terms.indices,
+        coefficients=coefficients,
+        contributions=contributions,
+        fixed_logits=frozen_logits - mixture_of(by_recipient, coefficients, contributions),
+        frozen_logits=frozen_logits,
+        state=state,
+        messages=state,
+        message_rows=nodes.int().repeat(len(groups)),
+        sources=nodes.int().repeat(len(groups)),
+        root=readout.root is not None,
+        origin=f"{backbone.title} on {frozen.data.get('name') or 'a graph'}",
+        fixed=backbone.fixed,
+        embedding=frozen.embedding,
+        fingerprint=_fingerprint(frozen),
+    )
+
+
+def _fingerprint(frozen: Frozen) -> tuple[str, ...]:
+    """A digest of each member's parameters."""
+    kind, classes = f"backbone {type(frozen.backbone).__name__}", frozen.logits.shape[2]
+    return tuple(
+        digest_of_weights(kind, classes, [(name, p[s]) for name, p in frozen.parameters.items()])
+        for s in range(frozen.num_members)
+    )
+
+
+def _interleaved(operators: list[Operator]) -> tuple[Pattern, Tensor]:
+    """The terms of several groups in one list, sorted by recipient and then by group.
+
+    Returns a pattern whose row v·G+g is the segment of recipient v and group g, with columns
+    offset by g·N, and the coefficients [S or 1, T].
+    """
+    count, nodes = len(operators), operators[0].pattern.num_rows
+    lengths = torch.stack([operator.pattern.indptr.diff() for operator in operators], dim=1)
+    segments = torch.cat([lengths.new_zeros(1), lengths.view(-1).cumsum(0)])
+    members = max(_by_member(operator).shape[0] for operator in operators)
+    rows = segments.new_empty(int(segments[-1]), dtype=torch.int32)
+    coefficients = operators[0].coefficients.new_empty(members, rows.numel())
+    for group, operator in enumerate(operators):
+        places = places_of_group(segments, group, count)
+        rows[places] = operator.pattern.indices + group * nodes
+        coefficients[:, places] = _by_member(operator)
+    return Pattern(segments, rows, count * nodes), coefficients
+
+
+def _by_member(operator: Operator) -> Tensor:
+    """[S or 1, T]."""
+    coefficients = operator.coefficients
+    return coefficients.unsqueeze(0) if coefficients.dim() == 1 else coefficients.t()
 
 
 # The same model on many graphs -------------------------------------------------------------------
