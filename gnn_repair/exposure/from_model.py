@@ -173,7 +173,7 @@ def expose(
             raise InputError(f"a frozen backbone's outputs are classes, not {outputs}")
         exposure = expose_frozen(model)
         if expected is not None:
-            _check_members(expected, exposure)
+            _check_result(expected, exposure, "node", "a frozen backbone")
         return exposure
     if isinstance(model, type):
         raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
@@ -198,7 +198,7 @@ def expose(
         options = replace(options, outputs=same)
     exposure = join_batches(parts)
     if expected is not None and len(batches) > 1:
-        _check_graphs(expected, exposure)
+        _check_result(expected, exposure, "graph", exposure.called)
     return exposure if forward is None else replace(exposure, forward=forward)
 
 
@@ -252,13 +252,18 @@ def refuse_dense_batch(data: Any, refusal: ExposureRefused) -> None:
             ) from refusal
 
 
-def _check_graphs(expected: Any, exposure: Exposure) -> None:
-    """Compare the graphs of all batches with what the user says that the model gives."""
+def _check_result(expected: Any, exposure: Exposure, noun: str, called: str) -> None:
+    """Compare what was exposed with what the user says that the model gives."""
+    if exposure.num_members > 1:
+        raise InputError(
+            f"expected is for one model and the backbone has {exposure.num_members} members; "
+            "train one split or leave it out"
+        )
     logits = exposure.frozen_logits[0].float()
     binary = logits.shape[1] == 2 and not bool(logits[:, 0].any())  # (0, z) of one logit z
     logits = as_model_gives(logits, exposure.called)
     logits = logits * logits.new_tensor([0.0, 1.0]) if binary else logits
-    check_expected(expected, logits, binary, exposure.called, noun="graph")
+    check_expected(expected, logits, binary, called, noun)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -267,15 +272,6 @@ def unwrap(model: nn.Module) -> nn.Module:
         inner: nn.Module = model.module
         return inner
     return model
-
-
-def _check_members(expected: Any, exposure: Exposure) -> None:
-    if exposure.num_members > 1:
-        raise InputError(
-            f"expected is for one model and the backbone has {exposure.num_members} members; "
-            "train one split or leave it out"
-        )
-    check_expected(expected, exposure.frozen_logits[0].float(), False, "a frozen backbone")
 
 
 # Stages -----------------------------------------------------------------------------------------
@@ -348,22 +344,18 @@ class Exposer:
         return "node" if self.graphs is None else "graph"
 
     def _leaves(self) -> dict[int, KnownTensor]:
-        leaves: dict[int, KnownTensor] = {}
-        for table in attributes(self.model):
-            for value in table.tensors:
-                leaves[id(value)] = self._leaf(table.name, value)
-        for name, value in self.model.named_buffers():
-            leaves[id(value)] = self._leaf(name, value)
-        for name, parameter in self.model.named_parameters():
-            leaves[id(parameter)] = KnownTensor(name, True)
-        relations = {} if self.subject.graph is None else self.subject.graph.edges
+        """By identity: what the model holds and what data holds, and what is known of each."""
+        tables = [(table.name, v) for table in attributes(self.model) for v in table.tensors]
+        tables += self.model.named_buffers()
+        leaves = {id(value): self._leaf(name, value) for name, value in tables}
+        leaves |= {id(p): KnownTensor(name, True) for name, p in self.model.named_parameters()}
         for name, value, space, ends in self._fields():
             if isinstance(value, Tensor):
-                same = [n for n, edges in enumerate(relations.values()) if edges is value]
-                leaf = self._leaf(name, value, space, ends)
-                leaves[id(value)] = replace(
-                    leaf, is_field=True, relation=same[-1] if same else None
-                )
+                leaves[id(value)] = replace(self._leaf(name, value, space, ends), is_field=True)
+        if self.subject.graph is not None:
+            for number, edges in enumerate(self.subject.graph.edges.values()):
+                if isinstance(edges, Tensor):
+                    leaves[id(edges)] = replace(leaves[id(edges)], relation=number)
         return leaves
 
     def _leaf(

@@ -67,16 +67,7 @@ SAMPLED = "sampled subgraph"
 """Said by every answer about one: of the whole graph it may be untrue."""
 SMALL = 1000
 """Of logits below so many times what counts as a win, a notable part of the wins does not count."""
-BY_MEMBER = (
-    "coefficients",
-    "contributions",
-    "fixed_logits",
-    "frozen_logits",
-    "frozen_aggregate",
-    "state",
-    "messages",
-    "embedding",
-)
+BY_MEMBER = tuple(name for name, (axes, _) in PIECES.items() if axes[0] in "S?")
 """Fields with a leading member axis."""
 Replay = Callable[[Tensor], Tensor]
 """λ [T] → the logits [N, C] of the user's own model run with its messages reweighted."""
@@ -940,9 +931,6 @@ def _kept(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
 # Several as one -----------------------------------------------------------------------------------
 
 
-BESIDE = ("coefficients", "contributions", "fixed_logits", "frozen_logits", "state", "messages",
-          "embedding")  # fmt: skip
-"""Tables with an axis for members, and then one for nodes, rows or terms."""
 SAME = ("groups", "root", "fixed", "origin", "fingerprint", "outputs")
 """What parts of one exposure have in common."""
 ONE_BATCH = "pass these graphs as one batch, with torch_geometric.data.Batch.from_data_list"
@@ -986,7 +974,7 @@ def _one_after_another(parts: Sequence[Exposure]) -> Exposure:
     first = parts[0]
     sources, names = _joined_senders(parts)
     starts = [part.graph_starts for part in parts if part.graph_starts is not None]
-    tables: dict[str, Any] = {name: _side_by_side(parts, name) for name in BESIDE}
+    tables: dict[str, Any] = {name: _side_by_side(parts, name) for name in BY_MEMBER}
     return replace(
         first,
         recipients=_shifted(parts, "recipients", lambda part: part.num_nodes),

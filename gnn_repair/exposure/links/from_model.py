@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -168,11 +168,10 @@ def expose_links(
         subject = model_on_data(
             model, data, lambda *_: None, None if kind is None else kind[2 * end]
         )
-        exposing = _LinkExposing(subject, ExposeOptions(hops, tolerance), call, chosen, end)
-        known = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
-        exposing.known = [t for t in known if isinstance(t, Tensor) and torch.equal(t, chosen)]
-        made: Any = exposing.exposed()
-        return LinkExposure(made, chosen, vary)
+        named = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
+        same = [t for t in named if isinstance(t, Tensor) and torch.equal(t, chosen)]
+        exposer = _LinkExposer(subject, ExposeOptions(hops, tolerance), call, chosen, end, same)
+        return LinkExposure(exposer.exposed(), chosen, vary)
 
 
 # How a model is asked about links ----------------------------------------------------------------
@@ -308,7 +307,7 @@ def _encoder(
         call = invocation(model, data, forward)
         return call, call.text if forward is None else "forward="
     fresh, text = _arguments(_signed(model), data)
-    text, encode = text.replace("forward", "encode"), getattr(model, "encode")
+    text, encode = text.replace("forward", "encode"), cast(Any, model.encode)
     return Invocation(lambda: encode(**fresh()), text), text
 
 
@@ -580,34 +579,38 @@ BETWEEN = (
 )
 
 
-class _LinkExposing(Exposer):
+class _LinkExposer(Exposer):
     """One model's links on the way to their exposure."""
 
     decoding: Decoding
     two_columns = False
 
     def __init__(
-        self, subject: ModelOnData, wanted: ExposeOptions, call: LinkCall, links: Tensor, end: int
+        self,
+        subject: ModelOnData,
+        options: ExposeOptions,
+        call: LinkCall,
+        links: Tensor,
+        end: int,
+        same_links: Sequence[Tensor],
     ) -> None:
-        super().__init__(subject, wanted)
+        super().__init__(subject, options)
         self.call, self.links, self.end = call, links, end
-        self.given = links.clone(memory_format=torch.contiguous_format)
+        self.argument = links.clone(memory_format=torch.contiguous_format)
         """What the model is given, and nobody else: whatever is looked up with it is an end."""
-        self.known: list[Tensor] = []
+        self.same_links = same_links
         """Other tensors that hold the same links."""
         self.read = Reading(outputs="labels")
 
     def run(self, recorder: Recorder | None = None) -> Tensor:
         with caches_emptied(self.caches):
             mark = None if recorder is None else recorder.mark
-            logits, self.two_columns = self.call.run(self.given, mark)
+            logits, self.two_columns = self.call.run(self.argument, mark)
             return logits
 
     def _leaves(self) -> dict[int, KnownTensor]:
-        own_leaves = {
-            id(t): KnownTensor("links", False, is_links=True) for t in (self.given, *self.known)
-        }
-        return super()._leaves() | own_leaves
+        links = KnownTensor("links", False, is_links=True)
+        return super()._leaves() | {id(t): links for t in (self.argument, *self.same_links)}
 
     @property
     def called(self) -> str:
