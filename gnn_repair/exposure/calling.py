@@ -328,7 +328,7 @@ NOT_EDGE_LIKE = re.compile(r"label|mask|_id$|^e_id|index|time|year|num_")
 
 
 @dataclass(frozen=True)
-class Given:
+class Argument:
     """One argument: its value, and where it is from in words."""
 
     value: Any
@@ -344,7 +344,7 @@ class Parameter:
     required: bool
 
 
-CallPlan = dict[str, Given]
+CallPlan = dict[str, Argument]
 """What a model is called with, by parameter, in the order of the signature."""
 
 
@@ -394,17 +394,17 @@ RunOutputs = list[Tensor] | None
 
 
 def choose_arguments(
-    model: nn.Module, data: Any, known: CallPlan | None = None
+    model: nn.Module, data: Any, preset: CallPlan | None = None
 ) -> tuple[CallPlan, str]:
     """What to call the model's forward with, and that call in words.
 
-    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``; ``known``: what the caller has
+    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``; ``preset``: what the caller has
     values for.
     """
-    arguments = _Arguments(model, data, known or {})
+    arguments = _ArgumentFinder(model, data, preset or {})
     arguments.settle()
     plan = arguments.plan
-    parts = [_shown(name, given.source, f"data.{name}") for name, given in plan.items()]
+    parts = [_shown(name, each.source, f"data.{name}") for name, each in plan.items()]
     return plan, f"forward({', '.join(parts)})" + arguments.remark()
 
 
@@ -412,10 +412,14 @@ def _shown(name: str, source: str, usual: str) -> str:
     return name if source in (name, usual) else f"{name}={source}"
 
 
-class _Arguments:
-    """A model's arguments, looked for in data."""
+class _ArgumentFinder:
+    """Looks for the arguments of a model's forward in data, by the names of its parameters.
 
-    def __init__(self, model: nn.Module, data: Any, known: CallPlan) -> None:
+    What a name makes certain is settled at once; ``settle`` then tries what leaves doubt by running
+    the model, and raises where two ways give other logits.
+    """
+
+    def __init__(self, model: nn.Module, data: Any, preset: CallPlan) -> None:
         self.model, self.data = model, data
         self.parameters = parameters_of(model)
         self.names = [parameter.name for parameter in self.parameters]
@@ -423,66 +427,65 @@ class _Arguments:
         edges = field(data, "edge_index")
         flat = isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape[0] == 2
         self.num_edges = int(edges.shape[1]) if flat else None
-        self.plan: CallPlan = dict(known)
+        self.plan: CallPlan = dict(preset)
         """What is certain: names that data has, features, graph, and data itself."""
         self.holder = None if (whole := self._takes_data()) else self._holder()
         """What may be given data itself, or its graph."""
         if whole or self.holder:
-            self.plan[self.holder or self.names[0]] = Given(data, "data")
+            self.plan[self.holder or self.names[0]] = Argument(data, "data")
         for place, parameter in enumerate(self.parameters):
-            given = self.plan.get(parameter.name) or self._certain(place, parameter)
-            if given is not None:
-                self.plan[parameter.name] = given
+            argument = self.plan.get(parameter.name) or self._certain(place, parameter)
+            if argument is not None:
+                self.plan[parameter.name] = argument
 
     def _takes_data(self) -> bool:
         if not self.names:
             return False
         first, needed = self.names[0], [p.name for p in self.parameters if p.required]
         alone = needed == [first] or self.names == [first]
-        known = field(self.data, first) is not None or first in (*FEATURES, *GRAPHS)
-        return first in ("data", "batch") or (alone and (first in WHOLE or not known))
+        is_part = field(self.data, first) is not None or first in (*FEATURES, *GRAPHS)
+        return first in ("data", "batch") or (alone and (first in WHOLE or not is_part))
 
     def _holder(self) -> str | None:
         free = [name for name in self.names if name in HOLDERS and field(self.data, name) is None]
         fed = any(name in FEATURES for name in self.names)
         return free[0] if len(free) == 1 and fed and not self._has_graph(free[0]) else None
 
-    def _certain(self, place: int, parameter: Parameter) -> Given | None:
+    def _certain(self, place: int, parameter: Parameter) -> Argument | None:
         name = parameter.name
         if name in LABELS and not parameter.required:
             return None
-        own = self._given(name)
-        if own is not None:
-            return own
+        namesake = self._of_field(name)
+        if namesake is not None:
+            return namesake
         if name in LAYERWISE:
             return self._layers()
         second = place == 1 and parameter.required and not self._has_graph(name)
         if name in FEATURES:
-            return self._given("x")
+            return self._of_field("x")
         if name in GRAPHS or second:
-            return self._given(self.graphs[0]) if self.graphs else None
+            return self._of_field(self.graphs[0]) if self.graphs else None
         if name in BATCHES:
-            return self._given("batch")
+            return self._of_field("batch")
         if place == 0 and parameter.required and "x" not in self.names:
-            return self._given("x")
+            return self._of_field("x")
         return None
 
     def _has_graph(self, besides: str) -> bool:
-        known = (*GRAPHS, *LAYERWISE)
-        return any(name in known for name in self.names if name != besides)
+        return any(name in (*GRAPHS, *LAYERWISE) for name in self.names if name != besides)
 
-    def _given(self, name: str) -> Given | None:
+    def _of_field(self, name: str) -> Argument | None:
         value = field(self.data, name)
-        return None if value is None else Given(value, f"data.{name}")
+        return None if value is None else Argument(value, f"data.{name}")
 
-    def _layers(self) -> Given | None:
+    def _layers(self) -> Argument | None:
         """The whole graph at every layer, in the form a neighbour sampler hands it out."""
         if self.num_edges is None:
             return None
         size = int(field(self.data, "num_nodes") or field(self.data, "x").shape[0])
         convs = sum(isinstance(module, MessagePassing) for module in self.model.modules())
         layer = (field(self.data, "edge_index"), None, (size, size))
-        return Given([layer] * convs, f"the whole graph at each of {convs} layers")
+        return Argument([layer] * convs, f"the whole graph at each of {convs} layers")
 
     # Where names leave doubt --------------------------------------------------------------------
 
@@ -508,7 +511,7 @@ class _Arguments:
         left = [n for n in self.names if n in kinds and n not in self.plan]
         return f"; {', '.join(left)} left at default" if left else ""
 
-    def _candidates(self, name: str) -> list[Given]:
+    def _candidates(self, name: str) -> list[Argument]:
         """What of the data's edge-level tensors could fill a parameter of this name."""
         graphs = [self.plan[n].value for n in self.names if n in GRAPHS and n in self.plan]
         kind = next((k for k in (WEIGHTS, TYPES, VECTORS) if name in k), None)
@@ -518,9 +521,9 @@ class _Arguments:
         fitting = [(k, v) for k, v in fields if self._edge_like(k, v) and _fits(k, v, kind)]
         return [
             # A column would be broadcast against a row of degrees to a square matrix.
-            Given(value.squeeze(1), f"data.{key}.squeeze(1)")
+            Argument(value.squeeze(1), f"data.{key}.squeeze(1)")
             if kind is WEIGHTS and value.dim() == 2
-            else Given(value, f"data.{key}")
+            else Argument(value, f"data.{key}")
             for key, value in fitting
         ]
 
@@ -535,70 +538,70 @@ class _Arguments:
             and NOT_EDGE_LIKE.search(key) is None
         )
 
-    def _fill_required(self, name: str, found: Sequence[Given]) -> None:
-        if not found:
+    def _fill_required(self, name: str, candidates: Sequence[Argument]) -> None:
+        if not candidates:
             kept = ", ".join(field_names(self.data)) or "nothing"
             raise InputError(
                 f"the model's forward needs `{name}`, which data does not have (it has {kept}); "
                 "add it to data or pass forward=lambda model, data: ..."
             )
-        if len(found) > 1:
-            raise InputError(f"the model's forward needs `{name}`, {_could(found)}; {ASK}")
-        self.plan[name] = found[0]
+        if len(candidates) > 1:
+            raise InputError(f"the model's forward needs `{name}`, {_could(candidates)}; {ASK}")
+        self.plan[name] = candidates[0]
 
-    def _fill_optional(self, name: str, found: Sequence[Given]) -> None:
+    def _fill_optional(self, name: str, candidates: Sequence[Argument]) -> None:
         passed = {_field_of(other) for other in self.plan.values()}
-        if len(found) == 1 and _field_of(found[0]) not in passed:
-            if self._outcome(name, found[0]) is not None:
-                self.plan[name] = found[0]
+        if len(candidates) == 1 and _field_of(candidates[0]) not in passed:
+            if self._outcome(name, candidates[0]) is not None:
+                self.plan[name] = candidates[0]
             return
         base = self._outcome()
-        tried = [(given, self._outcome(name, given)) for given in found]
-        telling = [(given, out) for given, out in tried if _rivals(out, base)]
-        if not telling or (len(found) == 1 and self._matters(found[0], base)):
+        tried = [(option, self._outcome(name, option)) for option in candidates]
+        telling = [(option, out) for option, out in tried if _rivals(out, base)]
+        if not telling or (len(candidates) == 1 and self._matters(candidates[0], base)):
             return
         if any(_rivals(out, telling[0][1]) for _, out in telling):
-            options = [given for given, _ in telling]
+            options = [option for option, _ in telling]
             raise InputError(f"the model's forward takes `{name}`, {_could(options)}; {ASK}")
         self.plan[name] = telling[0][0]
 
-    def _matters(self, given: Given, base: RunOutputs) -> bool:
+    def _matters(self, argument: Argument, base: RunOutputs) -> bool:
         """Whether the logits change when this is passed where its own name asks for it."""
-        same = [n for n, other in self.plan.items() if _field_of(other) == _field_of(given)]
+        same = [n for n, other in self.plan.items() if _field_of(other) == _field_of(argument)]
         return _rivals(self._outcome(without=same), base)
 
     def _ask_about_graphs(self) -> None:
-        for name, given in list(self.plan.items()):
-            several = name in GRAPHS and given.source != f"data.{name}" and len(self.graphs) > 1
-            if not several and name != self.holder:
+        for name, chosen in list(self.plan.items()):
+            renamed = name in GRAPHS and chosen.source != f"data.{name}"
+            if name != self.holder and not (renamed and len(self.graphs) > 1):
                 continue
-            options = [Given(field(self.data, other), f"data.{other}") for other in self.graphs]
-            options = [given, *options] if name == self.holder else options
+            options = [Argument(field(self.data, other), f"data.{other}") for other in self.graphs]
+            options = [chosen, *options] if name == self.holder else options
             runs = [(option, self._outcome(name, option)) for option in options]
             runs = [(option, out) for option, out in runs if out is not None]
             if any(_rivals(out, runs[0][1]) for _, out in runs):
                 could = _could([option for option, _ in runs])
                 raise InputError(f"the model's forward takes `{name}`, {could}; {ASK}")
-            self.plan[name] = runs[0][0] if runs else given
+            self.plan[name] = runs[0][0] if runs else chosen
 
     def _ask_about_labels(self) -> None:
         for name in (n for n in self.names if n in LABELS and n not in self.plan):
-            given = self._given(name)
-            if given is not None and _rivals(self._outcome(name, given), self._outcome()):
+            labels = self._of_field(name)
+            if labels is not None and _rivals(self._outcome(name, labels), self._outcome()):
                 raise InputError(
                     f"the model's forward takes `{name}`, which data has and which changes the "
                     f"logits; {ASK}"
                 )
 
     def _outcome(
-        self, name: str = "", option: Given | None = None, without: Sequence[str] = ()
+        self, name: str = "", option: Argument | None = None, without: Sequence[str] = ()
     ) -> RunOutputs:
         """What the plan gives, with another argument or without some."""
         plan = self.plan if option is None else {**self.plan, name: option}
         try:
             with caches_preserved(self.model):
-                given = {n: shallow_copy(one.value) for n, one in plan.items() if n not in without}
-                out = self.model(**given)
+                taken = {n: each for n, each in plan.items() if n not in without}
+                out = self.model(**{n: shallow_copy(each.value) for n, each in taken.items()})
         except Exception:
             return None  # not how anybody runs this model
         return [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.is_floating_point()]
@@ -613,12 +616,12 @@ def _fits(key: str, value: Tensor, kind: tuple[str, ...]) -> bool:
     return value.is_floating_point() or key in VECTORS
 
 
-def _field_of(given: Given) -> str:
+def _field_of(argument: Argument) -> str:
     """``data.edge_attr`` of ``data.edge_attr.squeeze(1)``."""
-    return ".".join(given.source.split(".")[:2])
+    return ".".join(argument.source.split(".")[:2])
 
 
-def _could(options: Sequence[Given]) -> str:
+def _could(options: Sequence[Argument]) -> str:
     *most, last = [option.source for option in options]
     text = f"{', '.join(most)} or {last}" if most else last
     return f"which {text} could fill"
@@ -649,56 +652,58 @@ EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 
 
 def typed_arguments(
-    model: nn.Module, data: Any, node_type: str | None, known: CallPlan | None = None
+    model: nn.Module, data: Any, node_type: str | None, preset: CallPlan | None = None
 ) -> tuple[Callable[[], dict[str, Any]], str]:
     """The arguments of every run, made anew since models write into what they get, and in words.
 
-    ``known``: what the caller has values for.
+    ``preset``: what the caller has values for.
     """
-    known, asked = known or {}, parameters_of(model)
-    finder = _TypedFinder(data, node_type, [p for p in asked if p.name not in known])
-    arguments = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
-    missing = [p.name for p in finder.parameters if p.required and arguments[p.name] is None]
+    preset, parameters = preset or {}, parameters_of(model)
+    finder = _TypedFinder(data, node_type, [p for p in parameters if p.name not in preset])
+    plan = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
+    missing = [p.name for p in finder.parameters if p.required and plan[p.name] is None]
     if missing:
         raise InputError(
             f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have for "
             f"its types of nodes or edges; {ASK}"
         )
-    arguments |= {name: (given.source, given.value) for name, given in known.items()}
-    ordered = [(p.name, arguments[p.name]) for p in asked]
-    given = {name: value for name, value in ordered if value is not None}
-    parts = [_shown(name, source, f"{name}_dict") for name, (source, _) in given.items()]
+    plan |= preset
+    ordered = [(p.name, plan[p.name]) for p in parameters]
+    arguments = {name: argument for name, argument in ordered if argument is not None}
+    parts = [_shown(name, each.source, f"{name}_dict") for name, each in arguments.items()]
 
     def fresh() -> dict[str, Any]:
-        return {name: shallow_copy(value) for name, (_, value) in given.items()}
+        return {name: shallow_copy(each.value) for name, each in arguments.items()}
 
     return fresh, f"forward({', '.join(parts)})"
 
 
 class _TypedFinder:
+    """Looks for the arguments of a model's forward in a graph of several node types."""
+
     def __init__(self, data: Any, node_type: str | None, parameters: list[Parameter]) -> None:
         self.data, self.node_type, self.parameters = data, node_type, parameters
 
-    def find(self, place: int, parameter: Parameter) -> tuple[str, Any] | None:
-        """Where a parameter's value is from, and the value; None: data has nothing for it."""
+    def find(self, place: int, parameter: Parameter) -> Argument | None:
+        """The argument of one parameter; None: data has nothing for it."""
         name, needed = parameter.name, parameter.required
         plain = name.removesuffix("_dict")
         if plain in LABELS and not needed:
             return None
         if place == 0 and self._is_whole(plain):
-            return "data", self.data
+            return Argument(self.data, "data")
         if plain in CATEGORY and self.node_type is not None:
-            return repr(self.node_type), self.node_type
+            return Argument(self.node_type, repr(self.node_type))
         if plain == "metadata":
-            return "data.metadata()", self.data.metadata()
+            return Argument(self.data.metadata(), "data.metadata()")
         if plain in GRAPHS or plain in FEATURES:
             return self._of_role(plain)
-        own = typed_field(self.data, plain)
-        if own is not None:
-            return f"{plain}_dict", own
-        kept = untyped_field(self.data, name)
-        if kept is not None:
-            return name, kept
+        by_type = typed_field(self.data, plain)
+        if by_type is not None:
+            return Argument(by_type, f"{plain}_dict")
+        of_graph = untyped_field(self.data, name)
+        if of_graph is not None:
+            return Argument(of_graph, name)
         if plain in (*WEIGHTS, *VECTORS, *TYPES):
             return self._of_edges()
         return self._by_place(place) if needed else None
@@ -707,24 +712,24 @@ class _TypedFinder:
         others = [p for p in self.parameters[1:] if p.required and p.name not in CATEGORY]
         return name in ("data", "batch", "hetero_data") or (name in WHOLE and not others)
 
-    def _of_role(self, name: str) -> tuple[str, Any] | None:
+    def _of_role(self, name: str) -> Argument | None:
         if name in FEATURES:
             features = typed_field(self.data, name) or typed_field(self.data, "x")
-            return None if features is None else ("x_dict", features)
+            return None if features is None else Argument(features, "x_dict")
         edges = typed_field(self.data, name) or edges_of(self.data)
         held = "adj_t" if typed_field(self.data, "edge_index") is None else "edge_index"
-        return f"{held}_dict", edges
+        return Argument(edges, f"{held}_dict")
 
-    def _of_edges(self) -> tuple[str, Any] | None:
-        fields = [(f"{name}_dict", typed_field(self.data, name)) for name in EDGE_FIELDS]
-        fields = [(name, value) for name, value in fields if value is not None]
-        return fields[0] if len(fields) == 1 else None
+    def _of_edges(self) -> Argument | None:
+        fields = [(name, typed_field(self.data, name)) for name in EDGE_FIELDS]
+        options = [Argument(v, f"{name}_dict") for name, v in fields if v is not None]
+        return options[0] if len(options) == 1 else None
 
-    def _by_place(self, place: int) -> tuple[str, Any] | None:
+    def _by_place(self, place: int) -> Argument | None:
         """Of the first two the role that no other has by its name: features, then edges."""
         names = {parameter.name.removesuffix("_dict") for parameter in self.parameters}
         roles = [("x", FEATURES), ("edge_index", GRAPHS)]
-        free = [role for role, known in roles if not names & set(known)]
+        free = [role for role, synonyms in roles if not names & set(synonyms)]
         if place > 1 or not free:
             return None
         return self._of_role(free[min(place, len(free) - 1)])
@@ -770,11 +775,11 @@ def _misfit(model: nn.Module, data: Any, raised: BaseException) -> str | None:
                 f"{kinds}pass data.{name} = data.{name}.to({weights.dtype}), or convert the model"
             )
     for frame, _ in traceback.walk_tb(raised.__traceback__):
-        layer, known = frame.f_locals.get("self"), frame.f_locals
-        given = known.get("input", known.get("x"))
-        if not isinstance(layer, nn.Linear | Linear) or not isinstance(given, Tensor):
+        variables = frame.f_locals
+        layer, inputs = variables.get("self"), variables.get("input", variables.get("x"))
+        if not isinstance(layer, nn.Linear | Linear) or not isinstance(inputs, Tensor):
             continue
-        asked, width = layer.weight.shape[1], given.shape[-1]
+        asked, width = layer.weight.shape[1], inputs.shape[-1]
         if isinstance(x, Tensor) and asked != width == x.shape[-1]:
             title = next((name for name, one in model.named_modules() if one is layer), "a layer")
             return (
@@ -836,7 +841,7 @@ def invocation(
     if not parameters_of(model):
         return Invocation(model, "forward()")
     plan, text = choose_arguments(model, data)
-    arguments = {name: given.value for name, given in plan.items()}
+    arguments = {name: argument.value for name, argument in plan.items()}
     names = _unpacked(model, next(iter(arguments))) if len(arguments) == 1 else ()
     fields = ("edge_index", "x") if _is_graph(names) else ("x", "edge_index")
     pair = tuple(field(data, name) for name in fields)
@@ -1074,10 +1079,10 @@ def _on_typed(
     if node_type is not None and (not isinstance(node_type, str) or node_type not in counts):
         raise InputError(f"node_type is {node_type!r:.60}; choose one of {quoted_names(counts)}")
     labelled = _labelled(data, counts)
-    known = node_type or _only(labelled)
-    plain = invocation(model, data, forward, known)
+    likely = node_type or _only(labelled)
+    plain = invocation(model, data, forward, likely)
     whole = replace(plain, run=lambda: _of_nodes(plain(), data, counts))
-    chosen = known or _by_output(whole(), counts, labelled)
+    chosen = likely or _by_output(whole(), counts, labelled)
     classes = count_classes((typed_field(data, "y") or {}).get(chosen), counts[chosen]) or classes
     call = replace(
         whole,
@@ -1112,38 +1117,38 @@ def name_sampled_nodes(exposure: Exposure, data: Any) -> Exposure:
     names = field_names(data)
     if "n_id" not in names or exposure.graph_starts is not None or exposure.names.typed:
         return exposure
-    whole, seeds = field(data, "n_id"), field(data, "batch_size") if "batch_size" in names else None
-    if not _are_numbers(whole, exposure.num_nodes):
+    n_id, seeds = field(data, "n_id"), field(data, "batch_size") if "batch_size" in names else None
+    if not _are_numbers(n_id, exposure.num_nodes):
         if seeds is None:
             return exposure  # another thing by that name
         raise InputError(
             f"data.n_id holds no whole number for each of the {exposure.num_nodes} nodes, beside "
             "batch_size; give every node's number in the graph, or leave both out"
         )
-    numbered = replace(exposure, n_id=whole.long().to(exposure.recipients.device))
+    numbered = replace(exposure, n_id=n_id.long().to(exposure.recipients.device))
     if seeds is None:
         return numbered
     count = _seeds(seeds, exposure.num_nodes)
     return numbered.restrict(torch.arange(count, device=exposure.recipients.device))
 
 
-def _are_numbers(given: Any, nodes: int) -> bool:
-    if not isinstance(given, Tensor) or given.shape != (nodes,):
+def _are_numbers(n_id: Any, nodes: int) -> bool:
+    if not isinstance(n_id, Tensor) or n_id.shape != (nodes,):
         return False
-    return not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    return not (n_id.is_floating_point() or n_id.is_complex() or n_id.dtype == torch.bool)
 
 
-def _seeds(given: Any, nodes: int) -> int:
+def _seeds(batch_size: Any, nodes: int) -> int:
     """How many nodes were asked for; raises where that cannot be, so that nobody is taken for one
     who lacks neighbours."""
     try:
-        count = -1 if isinstance(given, bool) else operator.index(given)
+        count = -1 if isinstance(batch_size, bool) else operator.index(batch_size)
     except (TypeError, ValueError, RuntimeError):
         count = -1
     if not 0 < count <= nodes:
         raise InputError(
-            f"data.batch_size is {given!r:.60} beside n_id; give how many of the {nodes} nodes, "
-            "the first of them, were asked for, or leave it out if all were"
+            f"data.batch_size is {batch_size!r:.60} beside n_id; give how many of the {nodes} "
+            "nodes, the first of them, were asked for, or leave it out if all were"
         )
     return count
 
@@ -1289,16 +1294,16 @@ SAME = 1e-4
 below any other output by chance."""
 
 
-def _without_softmaxes(found: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
+def _without_softmaxes(outputs: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
     """Of logits and their own softmax or log_softmax, which say the same, the logits alone."""
-    for key, logits in found:
+    for key, logits in outputs:
         if logits.dim() != 2 or not bool(torch.isfinite(logits).all()):
             continue
-        made = (logits.log_softmax(1), logits.softmax(1))
-        others = [(k, v) for k, v in found if k != key]
-        if others and all(any(_close(v, one) for one in made) for _, v in others):
+        softmaxes = (logits.log_softmax(1), logits.softmax(1))
+        others = [(k, v) for k, v in outputs if k != key]
+        if others and all(any(_close(v, same) for same in softmaxes) for _, v in others):
             return [(key, logits)]
-    return found
+    return outputs
 
 
 def _close(left: Tensor, right: Tensor) -> bool:

@@ -22,9 +22,9 @@ from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.calling import (
     GRAPHS,
     LOGITS,
+    Argument,
     CallPlan,
     Forward,
-    Given,
     Invocation,
     ModelOnData,
     Parameter,
@@ -265,8 +265,8 @@ def _whole(model: nn.Module, data: Any, links: Tensor, relation: Relation | None
         sampled = [
             n for n in names if SAMPLED.search(n) and (apart or untyped_field(data, n) is None)
         ]
-        none = {name: Given(links[:, :0], "none") for name in sampled}
-        given, text = _arguments(model, data, {**none, named[0]: Given(links, "links")})
+        none = {name: Argument(links[:, :0], "none") for name in sampled}
+        given, text = _arguments(model, data, {**none, named[0]: Argument(links, "links")})
 
         def score(_: Any, links: Tensor) -> Any:
             return model(**{**given(), named[0]: links})
@@ -291,13 +291,13 @@ def _whole(model: nn.Module, data: Any, links: Tensor, relation: Relation | None
 
 
 def _arguments(
-    module: nn.Module, data: Any, known: CallPlan | None = None
+    module: nn.Module, data: Any, preset: CallPlan | None = None
 ) -> tuple[Callable[[], dict[str, Any]], str]:
-    """What a forward is called with, as ``expose`` would find it beside what is known."""
+    """What a forward is called with, as ``expose`` would find it beside what is preset."""
     if is_typed(data):
-        return typed_arguments(module, copy.copy(data), None, known)
-    chosen, text = choose_arguments(module, copy.copy(data), known)
-    return lambda: {name: given.value for name, given in chosen.items()}, text
+        return typed_arguments(module, copy.copy(data), None, preset)
+    plan, text = choose_arguments(module, copy.copy(data), preset)
+    return lambda: {name: argument.value for name, argument in plan.items()}, text
 
 
 def _encoder(
