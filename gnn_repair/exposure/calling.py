@@ -394,22 +394,34 @@ RunOutputs = list[Tensor] | None
 
 
 def choose_arguments(
-    model: nn.Module, data: Any, preset: CallPlan | None = None
-) -> tuple[CallPlan, str]:
-    """What to call the model's forward with, and that call in words.
+    model: nn.Module, data: Any, node_type: str | None = None, preset: CallPlan | None = None
+) -> tuple[Callable[[], dict[str, Any]], str]:
+    """What to call the model's forward with, made anew for every run, and that call in words.
 
-    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``; ``preset``: what the caller has
-    values for.
+    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``. Models write into what they get.
+
+    Args:
+        model: the model.
+        data: where arguments are looked for.
+        node_type: of several, the one that is classified.
+        preset: what the caller has values for.
     """
-    arguments = _ArgumentFinder(model, data, preset or {})
-    arguments.settle()
-    plan = arguments.plan
-    parts = [_shown(name, each.source, f"data.{name}") for name, each in plan.items()]
-    return plan, f"forward({', '.join(parts)})" + arguments.remark()
+    if is_typed(data):
+        plan, remark = _TypedFinder(data, node_type, preset or {}).plan(model), ""
+    else:
+        finder = _ArgumentFinder(model, data, preset or {})
+        finder.settle()
+        plan, remark = finder.plan, finder.remark()
+    usual = "{}_dict" if is_typed(data) else "data.{}"
+    parts = [
+        name if argument.source in (name, usual.format(name)) else f"{name}={argument.source}"
+        for name, argument in plan.items()
+    ]
 
+    def fresh() -> dict[str, Any]:
+        return {name: shallow_copy(argument.value) for name, argument in plan.items()}
 
-def _shown(name: str, source: str, usual: str) -> str:
-    return name if source in (name, usual) else f"{name}={source}"
+    return fresh, f"forward({', '.join(parts)})" + remark
 
 
 class _ArgumentFinder:
@@ -651,38 +663,26 @@ CATEGORY = ("node_type", "target_type", "target_node_type", "target_ntype", "nty
 EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 
 
-def typed_arguments(
-    model: nn.Module, data: Any, node_type: str | None, preset: CallPlan | None = None
-) -> tuple[Callable[[], dict[str, Any]], str]:
-    """The arguments of every run, made anew since models write into what they get, and in words.
-
-    ``preset``: what the caller has values for.
-    """
-    preset, parameters = preset or {}, parameters_of(model)
-    finder = _TypedFinder(data, node_type, [p for p in parameters if p.name not in preset])
-    plan = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
-    missing = [p.name for p in finder.parameters if p.required and plan[p.name] is None]
-    if missing:
-        raise InputError(
-            f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have for "
-            f"its types of nodes or edges; {ASK}"
-        )
-    plan |= preset
-    ordered = [(p.name, plan[p.name]) for p in parameters]
-    arguments = {name: argument for name, argument in ordered if argument is not None}
-    parts = [_shown(name, each.source, f"{name}_dict") for name, each in arguments.items()]
-
-    def fresh() -> dict[str, Any]:
-        return {name: shallow_copy(each.value) for name, each in arguments.items()}
-
-    return fresh, f"forward({', '.join(parts)})"
-
-
 class _TypedFinder:
     """Looks for the arguments of a model's forward in a graph of several node types."""
 
-    def __init__(self, data: Any, node_type: str | None, parameters: list[Parameter]) -> None:
-        self.data, self.node_type, self.parameters = data, node_type, parameters
+    def __init__(self, data: Any, node_type: str | None, preset: CallPlan) -> None:
+        self.data, self.node_type, self.preset = data, node_type, preset
+        self.parameters: list[Parameter] = []
+
+    def plan(self, model: nn.Module) -> CallPlan:
+        """What is preset, and what data has for the other parameters."""
+        signature = parameters_of(model)
+        self.parameters = [p for p in signature if p.name not in self.preset]
+        arguments = {p.name: self.find(place, p) for place, p in enumerate(self.parameters)}
+        missing = [p.name for p in self.parameters if p.required and arguments[p.name] is None]
+        if missing:
+            raise InputError(
+                f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have "
+                f"for its types of nodes or edges; {ASK}"
+            )
+        plan = {p.name: self.preset.get(p.name) or arguments[p.name] for p in signature}
+        return {name: argument for name, argument in plan.items() if argument is not None}
 
     def find(self, place: int, parameter: Parameter) -> Argument | None:
         """The argument of one parameter; None: data has nothing for it."""
@@ -835,19 +835,13 @@ def invocation(
     """How the model is run on the data."""
     if forward is not None:
         return Invocation(lambda: forward(model, shallow_copy(data)), BY_FORWARD)
-    if is_typed(data):
-        fresh, text = typed_arguments(model, data, node_type)
-        return Invocation(lambda: model(**fresh()), text)
-    if not parameters_of(model):
-        return Invocation(model, "forward()")
-    plan, text = choose_arguments(model, data)
-    arguments = {name: argument.value for name, argument in plan.items()}
-    names = _unpacked(model, next(iter(arguments))) if len(arguments) == 1 else ()
+    fresh, text = choose_arguments(model, data, node_type)
+    names = _unpacked(model, *fresh()) if len(fresh()) == 1 else ()
     fields = ("edge_index", "x") if _is_graph(names) else ("x", "edge_index")
     pair = tuple(field(data, name) for name in fields)
-    if names and all(isinstance(one, Tensor) for one in pair):
+    if names and all(isinstance(tensor, Tensor) for tensor in pair):
         return Invocation(lambda: model(pair), f"forward(({', '.join(fields)}))")
-    return Invocation(lambda: model(**{n: shallow_copy(v) for n, v in arguments.items()}), text)
+    return Invocation(lambda: model(**fresh()), text)
 
 
 def _unpacked(model: nn.Module, parameter: str) -> tuple[str, ...]:

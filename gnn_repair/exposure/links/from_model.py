@@ -23,7 +23,6 @@ from gnn_repair.exposure.calling import (
     GRAPHS,
     LOGITS,
     Argument,
-    CallPlan,
     Forward,
     Invocation,
     ModelOnData,
@@ -41,7 +40,6 @@ from gnn_repair.exposure.calling import (
     named_parameters,
     one_graph,
     tensors_of,
-    typed_arguments,
     typed_field,
     untyped_field,
 )
@@ -266,10 +264,11 @@ def _whole(model: nn.Module, data: Any, links: Tensor, relation: Relation | None
             n for n in names if SAMPLED.search(n) and (apart or untyped_field(data, n) is None)
         ]
         none = {name: Argument(links[:, :0], "none") for name in sampled}
-        given, text = _arguments(model, data, {**none, named[0]: Argument(links, "links")})
+        preset = {**none, named[0]: Argument(links, "links")}
+        fresh, text = choose_arguments(model, copy.copy(data), None, preset)
 
         def score(_: Any, links: Tensor) -> Any:
-            return model(**{**given(), named[0]: links})
+            return model(**{**fresh(), named[0]: links})
 
         call = LinkCall(None, score, f"{title}.{text}")
         # What says of one link the same without the others is no graph that messages run along.
@@ -290,23 +289,13 @@ def _whole(model: nn.Module, data: Any, links: Tensor, relation: Relation | None
     return LinkCall(None, of_data, f"{title}.forward({names[0]})")
 
 
-def _arguments(
-    module: nn.Module, data: Any, preset: CallPlan | None = None
-) -> tuple[Callable[[], dict[str, Any]], str]:
-    """What a forward is called with, as ``expose`` would find it beside what is preset."""
-    if is_typed(data):
-        return typed_arguments(module, copy.copy(data), None, preset)
-    plan, text = choose_arguments(module, copy.copy(data), preset)
-    return lambda: {name: argument.value for name, argument in plan.items()}, text
-
-
 def _encoder(
     model: nn.Module, data: Any, forward: Forward | None, methods: bool
 ) -> tuple[Callable[[], Any], str]:
     if forward is not None or not methods:
         call = invocation(model, data, forward)
         return call, call.text if forward is None else "forward="
-    fresh, text = _arguments(_signed(model), data)
+    fresh, text = choose_arguments(_signed(model), copy.copy(data))
     text, encode = text.replace("forward", "encode"), cast(Any, model.encode)
     return Invocation(lambda: encode(**fresh()), text), text
 
