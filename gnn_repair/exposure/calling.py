@@ -646,12 +646,12 @@ def _rivals(left: RunOutputs, right: RunOutputs) -> bool:
     return any(not agree(one, other) for one, other in zip(left, right, strict=True))
 
 
-def agree(one: Tensor, other: Tensor) -> bool:
+def agree(left: Tensor, right: Tensor) -> bool:
     """Whether two outputs of one shape differ by rounding alone."""
-    if one.numel() == 0:
+    if left.numel() == 0:
         return True
-    size = float(torch.maximum(one.abs().max(), other.abs().max()))
-    return bool(torch.allclose(one, other, rtol=SAME_RUN, atol=SAME_RUN * size, equal_nan=True))
+    size = float(torch.maximum(left.abs().max(), right.abs().max()))
+    return bool(torch.allclose(left, right, rtol=SAME_RUN, atol=SAME_RUN * size, equal_nan=True))
 
 
 # Node types --------------------------------------------------------------------------------------
@@ -918,7 +918,7 @@ def _raising_line(error: BaseException) -> str:
 def _of_nodes(output: Any, data: Any, counts: Mapping[str, int]) -> Any:
     """The output, unless it has a row for every graph of a batch."""
     graphs = getattr(data, "num_graphs", None) if isinstance(data, Batch) else None
-    first = _first_tensor(output) if _said(output, counts) is None else None
+    first = _first_tensor(output) if _by_type(output, counts) is None else None
     rows = len(first) if first is not None and first.dim() else None
     if rows is not None and rows == graphs and rows not in counts.values():
         raise ExposureRefused(
@@ -941,7 +941,7 @@ def _only(kinds: Sequence[str]) -> str | None:
 
 def _by_output(output: Any, counts: Mapping[str, int], labelled: Sequence[str]) -> str:
     """The type that a model classifies, by what it returns."""
-    by_type = _said(output, counts)
+    by_type = _by_type(output, counts)
     if by_type is not None:
         kinds = [kind for kind, value in by_type.items() if isinstance(value, Tensor)]
     else:
@@ -959,29 +959,29 @@ def _by_output(output: Any, counts: Mapping[str, int], labelled: Sequence[str]) 
     return chosen
 
 
-def _said(output: Any, counts: Mapping[str, int]) -> Mapping[str, Any] | None:
+def _parts(output: Any) -> Sequence[Any]:
+    return output if isinstance(output, tuple | list) else (output,)
+
+
+def _by_type(output: Any, counts: Mapping[str, int]) -> Mapping[str, Any] | None:
     """What a model returns by node type, if it does."""
-    for one in output if isinstance(output, tuple | list) else (output,):
-        if isinstance(one, Mapping) and any(kind in counts for kind in one):
-            return one
-    return None
+    dicts = [part for part in _parts(output) if isinstance(part, Mapping)]
+    return next((by for by in dicts if any(kind in counts for kind in by)), None)
 
 
 def _first_tensor(output: Any) -> Tensor | None:
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    several = output if isinstance(output, tuple | list) else (output,)
-    return next((one for one in several if isinstance(one, Tensor)), None)
+    parts = output.values() if isinstance(output, Mapping) else _parts(output)
+    return next((part for part in parts if isinstance(part, Tensor)), None)
 
 
 def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
     """What a model's output says of one type; what is not by type is left as it is."""
-    by_type = _said(output, counts)
+    by_type = _by_type(output, counts)
     if by_type is None:
         return output
     if isinstance(output, tuple | list):
-        outputs = [_about(one, node_type, counts) for one in output]
-        if any(one is not None for one in outputs):
+        outputs = [_rows_of_type(part, node_type, counts[node_type]) for part in output]
+        if any(rows is not None for rows in outputs):
             return outputs
     if by_type.get(node_type) is None:
         spoken = [kind for kind, value in by_type.items() if value is not None]
@@ -992,12 +992,12 @@ def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
     return by_type[node_type]
 
 
-def _about(one: Any, node_type: str, counts: Mapping[str, int]) -> Tensor | None:
+def _rows_of_type(part: Any, node_type: str, count: int) -> Tensor | None:
     """What one part of an output says of a type's nodes, a row each."""
-    value = one.get(node_type) if isinstance(one, Mapping) else one
+    value = part.get(node_type) if isinstance(part, Mapping) else part
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.dim():
         return None
-    return value if len(value) == counts[node_type] else None
+    return value if len(value) == count else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -1191,29 +1191,29 @@ def count_output_graphs(data: Any, output: Any, nodes: int | None) -> int | None
         for _, value in tensors_of(output)
         if value.is_floating_point() and value.dim() in (1, 2)
     ]
-    known, y = _graphs_of(data), field(data, "y")
-    labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
+    graphs, y = _graphs_of(data), field(data, "y")
+    labelled = len(y) if isinstance(y, Tensor) and y.dim() else graphs
     if nodes is None:
         return None
-    if isinstance(output, Tensor) and output.dim() < 2 and known in (None, 1):
+    if isinstance(output, Tensor) and output.dim() < 2 and graphs in (None, 1):
         links = field(data, "edge_label_index")
         others = {0, nodes, links.shape[-1] if isinstance(links, Tensor) else 0}
         if not labelled == nodes > 1 and output.numel() not in others:
             return 1  # its numbers without an axis for graphs
     if nodes in rows:
-        told = labelled if labelled in rows and labelled in (known, 1) else None
-        return None if told == nodes else told
+        decided = labelled if labelled in rows and labelled in (graphs, 1) else None
+        return None if decided == nodes else decided
     if not isinstance(data, Batch) and field(data, "batch_size") in rows:
         return None  # the nodes that a sampler was asked for
-    possible = (labelled, 1) if known is None else (known,)
+    possible = (labelled, 1) if graphs is None else (graphs,)
     return next((count for count in possible if count in rows), None)
 
 
 def _graphs_of(data: Any) -> int | None:
     """How many graphs data says it has."""
-    known, batch = field(data, "num_graphs"), field(data, "batch")
-    if isinstance(known, int):
-        return known
+    number, batch = field(data, "num_graphs"), field(data, "batch")
+    if isinstance(number, int):
+        return number
     return int(batch.max()) + 1 if isinstance(batch, Tensor) and batch.numel() else None
 
 
@@ -1383,23 +1383,23 @@ def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
     y = field(data, "y")
     if not isinstance(y, Tensor) or y.is_complex() or y.shape[:1] != (nodes,) or not nodes:
         return "classes"
-    known = y[~torch.isnan(y)] if y.is_floating_point() else y
+    labels = y[~torch.isnan(y)] if y.is_floating_point() else y
     if y.dim() <= 2 and y.numel() == nodes:
-        return _inferred_of_one(known, columns)
+        return _inferred_of_one(labels, columns)
     if y.dim() != 2 or y.numel() != nodes * columns:
         return "classes"
-    flags = bool(((known == 0) | (known == 1)).all())
-    if not flags and bool((known == 0).any()) and bool((known == 1).any()):
-        flags = bool(((known == 0) | (known == 1) | (known == -1)).all())  # −1: unknown
+    flags = bool(((labels == 0) | (labels == 1)).all())
+    if not flags and bool((labels == 0).any()) and bool((labels == 1).any()):
+        flags = bool(((labels == 0) | (labels == 1) | (labels == -1)).all())  # −1: unknown
     if not flags:
         return "values" if y.is_floating_point() else "classes"
     return "classes" if bool((y.sum(1) == 1).all()) else "labels"
 
 
-def _inferred_of_one(known: Tensor, columns: int) -> Outputs:
+def _inferred_of_one(labels: Tensor, columns: int) -> Outputs:
     """What one number per node says, of a model with so many outputs."""
-    if known.is_floating_point() and bool((known != known.round()).any()):
+    if labels.is_floating_point() and bool((labels != labels.round()).any()):
         return "values"  # no class is called so
     # Whole numbers in a whole type are classes, even of a single logit: one against the rest.
-    classes = columns > 1 or not known.is_floating_point()
-    return "classes" if classes or bool(((known == 0) | (known == 1)).all()) else "values"
+    classes = columns > 1 or not labels.is_floating_point()
+    return "classes" if classes or bool(((labels == 0) | (labels == 1)).all()) else "values"

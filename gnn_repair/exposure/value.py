@@ -262,9 +262,9 @@ class Exposure:
         sums = []
         for some in slices(lengths.numel(), 1 + self.num_terms // lengths.numel()):
             terms = slice(int(self.segments[some.start]), int(self.segments[some.stop]))
-            shown = coefficients[:, terms].double().t().contiguous()
+            weights = coefficients[:, terms].double().t().contiguous()
             sums.append(
-                torch.segment_reduce(shown, "sum", lengths=lengths[some], axis=0, initial=0.0)
+                torch.segment_reduce(weights, "sum", lengths=lengths[some], axis=0, initial=0.0)
             )
         return torch.cat(sums).t().reshape(-1, self.num_recipients, self.num_groups)
 
@@ -304,17 +304,17 @@ class Exposure:
             residual: see :attr:`residual`.
             replay: see :attr:`replay`.
         """
-        made = self._altered(
+        exposure = self._altered(
             head=head,
             frozen_aggregate=self.aggregate.frozen_logits,
             frozen_logits=frozen_logits,
             residual=residual,
             replay=replay,
         )
-        made.__dict__.pop("aggregate", None)
+        exposure.__dict__.pop("aggregate", None)
         with torch.no_grad():
-            check_with_head(made)
-        return made
+            check_with_head(exposure)
+        return exposure
 
     def logits(self, coefficients: Tensor | None = None) -> Tensor:
         """z(λ) at the recipients, [S, n, C] float64; λ = α unless given.
@@ -334,9 +334,11 @@ class Exposure:
 
     def mixture(self, coefficients: Tensor | None = None) -> Tensor:
         """Σ λ ℓ at the recipients, [S, n, D] float64; λ = α unless given."""
-        given = coefficients is not None
-        coefficients = coefficients_for(self, coefficients) if given else self.coefficients
-        return mixture_of(self.terms_by_recipient, coefficients, self.contributions)
+        if coefficients is None:
+            weights = self.coefficients
+        else:
+            weights = coefficients_for(self, coefficients)
+        return mixture_of(self.terms_by_recipient, weights, self.contributions)
 
     def margins(self, target: Tensor, coefficients: Tensor | None = None) -> Tensor:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.
@@ -349,8 +351,8 @@ class Exposure:
         classes = classes_for(self, target, "target")[self.recipients]
         logits = self.logits(coefficients)
         index = classes.clamp(min=0).expand(logits.shape[:2]).unsqueeze(-1)
-        own = logits.gather(2, index)
-        margins = (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        best_rival = logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)
+        margins = (logits.gather(2, index) - best_rival).squeeze(-1)
         return margins.masked_fill(classes < 0, torch.nan)
 
     # Other views of the same value ------------------------------------------------------------
@@ -361,9 +363,9 @@ class Exposure:
         Its ``replay`` takes the coefficients of these recipients' terms; the others keep α.
         """
         chosen = nodes_for(self, nodes)
-        place = torch.full((self.num_nodes,), -1, device=chosen.device)
-        place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
-        positions = place[chosen]
+        position_of = torch.full((self.num_nodes,), -1, device=chosen.device)
+        position_of[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
+        positions = position_of[chosen]
         if bool((positions < 0).any()):
             lost = self.names.node(int(chosen[positions < 0][0]))
             raise InputError(f"{lost} is not among the recipients")
@@ -484,8 +486,8 @@ class Exposure:
         fresh = gnn_repair.expose(model, data, **{"outputs": self.outputs, **settings})
         if any(TIED in group.rule for group in self.groups):
             fresh = fresh.tied()
-        known = fresh.num_nodes == self.num_nodes
-        here = fresh.restrict(self.recipients.to(fresh.recipients.device)) if known else None
+        same_size = fresh.num_nodes == self.num_nodes
+        here = fresh.restrict(self.recipients.to(fresh.recipients.device)) if same_size else None
         device = self.recipients.device
         if here is None or not (
             torch.equal(here.segments.to(device), self.segments)
@@ -599,14 +601,14 @@ class Exposure:
 
 def derived_exposure(**pieces: Any) -> Exposure:
     """An exposure whose fixed logits were just made by taking the mixture off the frozen ones."""
-    made = object.__new__(Exposure)
-    defaults = {one.name: one.default for one in fields(Exposure) if one.default is not MISSING}
-    made.__dict__.update(defaults | pieces)
+    exposure = object.__new__(Exposure)
+    optional = [field for field in fields(Exposure) if field.default is not MISSING]
+    exposure.__dict__.update({field.name: field.default for field in optional} | pieces)
     with torch.no_grad():
-        check_exposure(made, derived=True)
-    if made.coefficients.requires_grad:
-        made.__dict__.pop("mass", None)
-    return made
+        check_exposure(exposure, derived=True)
+    if exposure.coefficients.requires_grad:
+        exposure.__dict__.pop("mass", None)
+    return exposure
 
 
 # In words -----------------------------------------------------------------------------------------
@@ -789,14 +791,14 @@ def alike_groups(exposure: Exposure) -> tuple[list[list[int]], list[Tensor]]:
     terms = [order[slot % count == group] for group in range(count)]
     # Clusters and edges have numbers by which those of another pool may be called, too.
     pooled = exposure.graph_starts is not None and exposure.names.typed
-    known = exposure.names.senders[0][1] if pooled else exposure.num_sources
+    num_nodes = exposure.names.senders[0][1] if pooled else exposure.num_sources
     close = EXACT.get(exposure.coefficients.dtype, RECONSTRUCTION)
     classes, first = list[list[int]](), dict[int, tuple[Tensor, Tensor]]()
-    for group, own in enumerate(terms):
+    for group, of_group in enumerate(terms):
         mass = torch.repeat_interleave(exposure.mass[:, :, group], lengths[group::count], 1)
-        key = torch.stack([slot[own] // count, senders[own]])
-        shares = exposure.coefficients[:, own].double() / mass
-        named = bool(((senders[own] >= 0) & (senders[own] < known)).all())
+        key = torch.stack([slot[of_group] // count, senders[of_group]])
+        shares = exposure.coefficients[:, of_group].double() / mass
+        named = bool(((senders[of_group] >= 0) & (senders[of_group] < num_nodes)).all())
         for members in classes:
             other, weights = first.get(members[0], (key[:0], shares))
             if named and torch.equal(key, other) and torch.allclose(shares, weights, close, 0.0):
@@ -843,7 +845,7 @@ def tie_groups(exposure: Exposure) -> Exposure:
     segments[1:] = counts.cumsum(0)
     pattern = Pattern(segments[:: len(classes)], numbers, len(slot))
     fixed[:, exposure.recipients] += mixture.mixture() - mixture_of(pattern, alpha, table)
-    made = replace(
+    tied = replace(
         mixture,
         groups=tuple(_joined([exposure.groups[g] for g in members]) for members in classes),
         segments=segments,
@@ -858,9 +860,9 @@ def tie_groups(exposure: Exposure) -> Exposure:
     )
     replay = exposure.replay
     if exposure.head is None:
-        return made
+        return tied
     run = None if replay is None else lambda lam: replay(lam.reshape(-1)[shared] * factors[0])
-    return made.with_head(exposure.head, exposure.frozen_logits, exposure.residual, run)
+    return tied.with_head(exposure.head, exposure.frozen_logits, exposure.residual, run)
 
 
 def _joined(groups: list[Group]) -> Group:
@@ -996,11 +998,11 @@ def _joined_senders(parts: Sequence[Exposure]) -> tuple[Tensor, NodeNames]:
     total = sum(map(Counter, counts), Counter[str]())
     starts = dict(zip(total, accumulate(total.values(), initial=0), strict=False))
     moved = []
-    for part, own in zip(parts, counts, strict=True):
+    for part, of_part in zip(parts, counts, strict=True):
         kinds, numbers = part.names.split(part.sources.cpu().numpy())
         shift = np.array([starts.get(kind, 0) for kind in kinds], dtype=np.int64)
         moved.append(torch.from_numpy(np.where(numbers < 0, -1, numbers + shift)))
-        for kind, count in own.items():
+        for kind, count in of_part.items():
             starts[kind] += count
     sources = torch.cat(moved).to(parts[0].sources)
     return sources, replace(parts[0].names, senders=tuple(total.items()))
@@ -1048,9 +1050,9 @@ def _joined_operation(step: list[Operation], counts: list[int]) -> Operation:
     for field in fields(step[0]):
         values = [getattr(operation, field.name) for operation in step]
         # Rows of one batch's graphs are not those of another's, even where the numbers are.
-        own = any(field.name in operation.by_node() for operation in step)
-        own = own or (field.name == "fixed" and bool(values[0]))
-        if not own and all(_alike(value, values[0]) for value in values):
+        by_row = any(field.name in operation.by_node() for operation in step)
+        by_row = by_row or (field.name == "fixed" and bool(values[0]))
+        if not by_row and all(_alike(value, values[0]) for value in values):
             continue
         wide = [v for v in values if isinstance(v, Tensor) and v.dim() <= 2]
         if len(wide) < len(values):
