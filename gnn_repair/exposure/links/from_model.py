@@ -166,7 +166,7 @@ def expose_links(
         subject = model_on_data(
             model, data, lambda *_: None, None if kind is None else kind[2 * end]
         )
-        named = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
+        named = [links, _links_of(data, kind)]
         same = [t for t in named if isinstance(t, Tensor) and torch.equal(t, chosen)]
         exposer = _LinkExposer(subject, ExposeOptions(hops, tolerance), call, chosen, end, same)
         return LinkExposure(exposer.exposed(), chosen, vary)
@@ -274,17 +274,16 @@ def _whole(model: nn.Module, data: Any, links: Tensor, relation: Relation | None
         # What says of one link the same without the others is no graph that messages run along.
         if not apart or agree(call.run(links)[0][:1], call.run(links[:, :1])[0]):
             return call
-    store = data if relation is None else data[relation]
-    if len(names) != 1 or getattr(store, "edge_label_index", None) is None:
+    if len(names) != 1 or _links_of(data, relation) is None:
         raise InputError(
             f"{title}'s forward takes {', '.join(names) or 'nothing'}, none of them links, and it "
             f"has no encode and decode; {SAY}"
         )
 
     def of_data(_: Any, links: Tensor) -> Any:
-        own = copy.copy(data)
-        (own if relation is None else own[relation]).edge_label_index = links
-        return model(own)
+        graph = copy.copy(data)
+        (graph if relation is None else graph[relation]).edge_label_index = links
+        return model(graph)
 
     return LinkCall(None, of_data, f"{title}.forward({names[0]})")
 
@@ -386,10 +385,14 @@ def relation_of(data: Any, relation: Any) -> Relation | None:
     return only
 
 
+def _links_of(data: Any, relation: Relation | None) -> Any:
+    """The links that data itself names to be predicted."""
+    return getattr(data if relation is None else data[relation], "edge_label_index", None)
+
+
 def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:
     """[2, L]: the links that are given, or those that data holds."""
-    store = data if relation is None else data[relation]
-    links = getattr(store, "edge_label_index", None) if links is None else links
+    links = _links_of(data, relation) if links is None else links
     if not isinstance(links, Tensor):
         kind = "missing" if links is None else f"a {type(links).__name__}"
         raise InputError(f"links is {kind}; give a tensor [2, L] of source and target nodes")
@@ -470,12 +473,12 @@ def lookups_of(analysis: Analysis, count: int) -> dict[int, Lookup]:
 
 
 def _lookup(analysis: Analysis, place: int, step: RecordedStep, count: int) -> Lookup | None:
-    known = gather_parts(analysis, step) if step.name in GATHERS else None
+    gathered = gather_parts(analysis, step) if step.name in GATHERS else None
     if step.name == "gather":  # one number per row, repeated for every channel
-        known = (step.args[0].number, step.args[1], step.args[2].number)
-    if known is None or not analysis.value(known[0]).floating:
+        gathered = (step.args[0].number, step.args[1], step.args[2].number)
+    if gathered is None or not analysis.value(gathered[0]).floating:
         return None
-    table, axis, index = known
+    table, axis, index = gathered
     rows = analysis.value(index).rows
     if len(rows) != 1 or not rows[0].ids.numel() or bool((rows[0].ids < LINKS).any()):
         return None
@@ -533,30 +536,30 @@ def decoding_of(
     elsewhere: dict[int, frozenset[int]] = {}
     varied, still = list[Lookup](), list[Lookup]()
     for place, step in enumerate(analysis.record.steps):
-        reads, made = set(step.inputs), set(step.outs)
+        reads, results = set(step.inputs), set(step.outs)
         tables = reads & by_node | ({read_by[place]} if place in read_by else set())
         if place in hops or not (tables or reads & linked):
             continue
         lookup = lookups.get(place)
         if lookup is not None and tables and end in lookup.ends:
             varied.append(lookup)
-            linked |= made
+            linked |= results
         elif lookup is not None and tables:
             still.append(lookup)
         elif not reads & linked and not step.mixes and len(analysis.value(step.result).rows) == 1:
-            by_node |= made
+            by_node |= results
         elif place in analysis.needed:
             if tables:
                 elsewhere[place] = frozenset(tables)
             if reads & linked:
-                linked |= made
+                linked |= results
                 of_links.add(place)
     orders = [lookup.links for lookup in varied]
     strange = [x for x in still if not any(torch.equal(x.links, order) for order in orders)]
     elsewhere |= {x.step: frozenset({x.table}) for x in strange}  # an end of another link
-    other = {place for place, one in lookups.items() if end not in one.ends} - set(elsewhere)
-    own = tuple(lookup for lookup in still if lookup.step in other)
-    return Decoding(tuple(varied), own, frozenset(other), elsewhere, frozenset(of_links))
+    other = {place for place, x in lookups.items() if end not in x.ends} - set(elsewhere)
+    of_other = tuple(lookup for lookup in still if lookup.step in other)
+    return Decoding(tuple(varied), of_other, frozenset(other), elsewhere, frozenset(of_links))
 
 
 # The stages --------------------------------------------------------------------------------------
@@ -605,15 +608,16 @@ class _LinkExposer(Exposer):
     def called(self) -> str:
         return self.call.text + TWO_COLUMNS * self.two_columns
 
-    def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
+    def _held(self, analysis: Analysis, sums: set[int]) -> tuple[HeldPart, ...]:
         decoding = self.decoding
         looked_up = decoding.other | {lookup.step for lookup in decoding.varied}
-        beside = set(analysis.side_mixers(own | looked_up | decoding.second_ways)) - decoding.linked
+        other = sums | looked_up | decoding.second_ways
+        beside = set(analysis.side_mixers(other)) - decoding.linked
 
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
 
-        return held_parts(analysis, where, own, beside | decoding.second_ways)
+        return held_parts(analysis, where, sums, beside | decoding.second_ways)
 
     def _from_record(self, record: Record, frozen: FrozenRun) -> Exposure:
         analysis, nodes, logits = self.analysis_of(record), self.subject.nodes, frozen.logits
@@ -947,8 +951,8 @@ class _LinkReplay:
         turn[order] = torch.arange(len(order), device=order.device) - first
         for number in range(int(turn.max()) + 1):
             rows = turn == number
-            own = torch.repeat_interleave(rows, lengths)
+            in_turn = torch.repeat_interleave(rows, lengths)
             whole = alpha.clone()
-            whole[self.terms[own]] = given[own]
+            whole[self.terms[in_turn]] = given[in_turn]
             out[self.nodes.num_nodes :][rows] = self.of_nodes(whole)[rows]
         return out
