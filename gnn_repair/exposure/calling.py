@@ -35,8 +35,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.data import BaseData
 from torch_geometric.loader import DataLoader as GraphLoader
 from torch_geometric.nn import Linear, MessagePassing, Sequential
-from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
+from torch_geometric.utils import is_sparse, to_edge_index
 
 from gnn_repair.checks import check_edges
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
@@ -96,7 +95,6 @@ def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
 
 Relation = tuple[str, str, str]
 """Such as ``("author", "writes", "paper")``."""
-EDGE_LISTS = ("edge_index", "adj_t")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +136,7 @@ def is_typed(data: Any) -> bool:
 
 def edges_of(data: Any) -> dict[Relation, Any]:
     """The edges of every relation."""
-    edges: dict[Relation, Any] = {}
-    for name in reversed(EDGE_LISTS):
-        edges |= typed_field(data, name) or {}
-    return edges
+    return (typed_field(data, "adj_t") or {}) | (typed_field(data, "edge_index") or {})
 
 
 def typed_field(data: Any, name: str) -> dict[Any, Any] | None:
@@ -163,40 +158,33 @@ def untyped_field(data: Any, name: str) -> Any:
 
 def counts_of(data: Any) -> dict[str, int]:
     """How many nodes each type has: what data says, else as many as its edges name."""
-    edges = edges_of(data)
-    kinds = list(data.node_types) if isinstance(data, HeteroData) else list(_features(data))
-    for source, _, recipient in edges:
-        kinds += [kind for kind in (source, recipient) if kind not in kinds]
-    counts = {kind: _count(data, kind, edges) for kind in kinds}
+    edges, features = edges_of(data), typed_field(data, "x") or {}
+    rows = {kind: int(x.shape[0]) for kind, x in features.items() if isinstance(x, Tensor)}
+    kinds = list(data.node_types) if isinstance(data, HeteroData) else list(rows)
+    kinds += [end for source, _, recipient in edges for end in (source, recipient)]
+    counts = {kind: rows.get(kind) for kind in kinds}
+    counts |= {kind: _count(data, kind, edges) for kind in counts if kind not in rows}
     return {kind: count for kind, count in counts.items() if count is not None}
 
 
-def _features(data: Any) -> dict[str, Tensor]:
-    features = typed_field(data, "x") or {}
-    return {kind: x for kind, x in features.items() if isinstance(x, Tensor)}
-
-
 def _count(data: Any, kind: str, edges: Mapping[Relation, Any]) -> int | None:
-    if kind in (held := _features(data)):
-        return int(held[kind].shape[0])
+    """How many nodes a type without features has, if data says so at all."""
     if isinstance(data, HeteroData) and kind in data.node_types:
         with warnings.catch_warnings():  # PyG warns where it has to infer the number
             warnings.simplefilter("ignore")
             number = data[kind].num_nodes
         if number is not None:
             return int(number)
-    given = untyped_field(data, "num_nodes_dict")
-    if isinstance(given, Mapping) and kind in given:
-        return int(given[kind])
-    ends = [end for relation, index in edges.items() for end in _ends(relation, index, kind)]
-    largest = [int(end.max()) + 1 for end in ends if end.numel()]
-    return max(largest) if largest else None
-
-
-def _ends(relation: Relation, index: Any, kind: str) -> list[Tensor]:
-    sides = endpoints(index)
-    return [side for side, named in zip(sides, (relation[0], relation[2]), strict=True)
-            if named == kind]  # fmt: skip
+    numbers = untyped_field(data, "num_nodes_dict")
+    if isinstance(numbers, Mapping) and kind in numbers:
+        return int(numbers[kind])
+    ends = [
+        end
+        for (source, _, recipient), index in edges.items()
+        for end, named in zip(endpoints(index), (source, recipient), strict=True)
+        if named == kind and end.numel()
+    ]
+    return max((int(end.max()) + 1 for end in ends), default=None)
 
 
 def quoted_names(kinds: Any) -> str:
@@ -206,27 +194,23 @@ def quoted_names(kinds: Any) -> str:
 
 def typed_tensors(data: Any) -> dict[str, Tensor]:
     """Every tensor of a typed graph by name, such as ``paper.x``."""
-    if not isinstance(data, HeteroData):
-        names = [str(name) for name in data if str(name).endswith("_dict")]
-        pairs = [(name.removesuffix("_dict"), data[name]) for name in names]
-        held = [(kind, name, v) for name, by in pairs for kind, v in _items(by)]
-    else:
+    if isinstance(data, HeteroData):
         stores = [*data.node_items(), *data.edge_items()]
-        held = [(kind, name, v) for kind, store in stores for name, v in store.items()]
+        named = [(kind, name, v) for kind, store in stores for name, v in store.items()]
+    else:
+        names = [n.removesuffix("_dict") for n in field_names(data) if n.endswith("_dict")]
+        by_name = {name: typed_field(data, name) or {} for name in names}
+        named = [(kind, name, v) for name, by in by_name.items() for kind, v in by.items()]
     return {
         f"{kind if isinstance(kind, str) else ' '.join(kind)}.{name}": v
-        for kind, name, v in held
+        for kind, name, v in named
         if isinstance(v, Tensor)
     }
 
 
-def _items(value: Any) -> list[tuple[Any, Any]]:
-    return list(value.items()) if isinstance(value, Mapping) else []
-
-
-def arguments_as_typed_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def arguments_as_typed_data(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a model was called with, as a graph: dicts by node type and by relation; None: none."""
-    dicts = [value for value in given.values() if isinstance(value, Mapping) and value]
+    dicts = [value for value in arguments.values() if isinstance(value, Mapping) and value]
     edges = next((d for d in dicts if all(isinstance(k, tuple) for k in d)), None)
     features = next((d for d in dicts if all(isinstance(k, str) for k in d)), None)
     if edges is None:
@@ -241,10 +225,7 @@ def shallow_copy(value: Any) -> Any:
 
 def endpoints(index: Any) -> tuple[Tensor, Tensor]:
     """Sources and recipients of a graph's edges, whatever form it has."""
-    if isinstance(index, SparseTensor):
-        recipient, source, _ = index.coo()
-        return source, recipient
-    if is_torch_sparse_tensor(index):
+    if is_sparse(index):
         recipient, source = to_edge_index(index)[0]
         return source, recipient
     plain = index.as_subclass(Tensor)
@@ -257,6 +238,8 @@ def endpoints(index: Any) -> tuple[Tensor, Tensor]:
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 LARGEST_BATCH = 1 << 19
 """Nodes of one batch: their vectors, 64 wide, fill 128 MB a layer."""
+LOADER_OPTIONS = ("follow_batch", "exclude_keys")
+"""What a loader of PyG hands on to its batches."""
 
 
 def listed_graphs(data: Any) -> Any:
@@ -276,7 +259,7 @@ def batches_of(data: Any) -> list[Any] | None:
     if isinstance(data, DataLoader):
         return _batches_of_loader(data)
     if isinstance(data, list | tuple) and data and all(isinstance(d, Data) for d in data):
-        return list(_batched(data, {}))
+        return _batched(data, {})
     return None
 
 
@@ -287,44 +270,33 @@ def _batches_of_loader(loader: DataLoader[Any]) -> list[Any]:
             "the loader shuffles its graphs, so that an exposure's graphs could not be told; pass "
             "its dataset, or a loader with shuffle=False"
         )
-    ordered = _in_order(loader) if isinstance(loader, GraphLoader) else None
-    batches = list(loader) if ordered is None else ordered
-    if not batches:
-        raise InputError("the loader holds no graphs; pass one with at least one batch")
-    return batches
-
-
-def _in_order(loader: GraphLoader) -> list[Any] | None:
     batches = loader.batch_sampler  # one of your own leaves the sampler as it is by default
-    if type(loader.sampler) is not SequentialSampler or type(batches) is not BatchSampler:
-        return None
-    if loader.drop_last:
-        return None
-    items = [loader.dataset[i] for i in range(len(loader.dataset))]
-    if not all(isinstance(item, Data) for item in items):
-        return None
-    words = {name: getattr(loader, name, None) for name in ("follow_batch", "exclude_keys")}
-    return list(_batched(items, {name: value for name, value in words.items() if value}))
+    in_order = type(loader.sampler) is SequentialSampler and type(batches) is BatchSampler
+    if isinstance(loader, GraphLoader) and in_order and not loader.drop_last:
+        graphs = [loader.dataset[i] for i in range(len(loader.dataset))]
+        if graphs and all(isinstance(graph, Data) for graph in graphs):
+            options = {name: getattr(loader, name, None) for name in LOADER_OPTIONS}
+            return _batched(graphs, {name: value for name, value in options.items() if value})
+    if not (listed := list(loader)):
+        raise InputError("the loader holds no graphs; pass one with at least one batch")
+    return listed
 
 
-def _batched(graphs: Sequence[Any], words: dict[str, Any]) -> Iterator[Any]:
+def _batched(graphs: Sequence[Data], options: dict[str, Any]) -> list[Any]:
     """Graphs in order, as many in a batch as it may have nodes; batches as they are."""
-    waiting: list[Data] = []
-    size = 0
+    groups: list[list[Data]] = []
+    room = 0
     for graph in graphs:
-        if isinstance(graph, Batch):
-            if waiting:
-                yield Batch.from_data_list(waiting, **words)
-                waiting, size = [], 0
-            yield graph
-            continue
-        waiting.append(graph)
-        size += graph.num_nodes or 0
-        if size >= LARGEST_BATCH:
-            yield Batch.from_data_list(waiting, **words)
-            waiting, size = [], 0
-    if waiting:
-        yield Batch.from_data_list(waiting, **words)
+        whole = isinstance(graph, Batch)
+        if whole or room <= 0:
+            groups.append([])
+            room = LARGEST_BATCH
+        groups[-1].append(graph)
+        room = 0 if whole else room - (graph.num_nodes or 0)
+    return [
+        group[0] if isinstance(group[0], Batch) else Batch.from_data_list(group, **options)
+        for group in groups
+    ]
 
 
 # Arguments by name -------------------------------------------------------------------------------
@@ -356,7 +328,7 @@ NOT_EDGE_LIKE = re.compile(r"label|mask|_id$|^e_id|index|time|year|num_")
 
 
 @dataclass(frozen=True)
-class Given:
+class Argument:
     """One argument: its value, and where it is from in words."""
 
     value: Any
@@ -372,28 +344,37 @@ class Parameter:
     required: bool
 
 
-CallPlan = dict[str, Given]
+CallPlan = dict[str, Argument]
 """What a model is called with, by parameter, in the order of the signature."""
 
 
+def named_parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """The parameters of a function that take a single value each; of an unreadable one none."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [Parameter(p.name, p.default is p.empty) for p in parameters if p.kind not in several]
+
+
 def parameters_of(model: nn.Module) -> list[Parameter]:
-    """The parameters of the model's forward that take a single value each."""
+    """The parameters of the model's forward."""
     if isinstance(model, Sequential):
         return [Parameter(name, True) for name in model.signature.param_dict]
-    parameters = list(inspect.signature(model.forward).parameters.values())
-    open_ended = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
-    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if open_ended and not named:
-        if hasattr(model, "encode") and hasattr(model, "decode"):
-            raise InputError(
-                "the model has encode and decode, as models of links have; use expose_links, whose "
-                "result diagnose takes"
-            )
+    named, every = named_parameters(model.forward), inspect.signature(model.forward).parameters
+    anything = [p.name for p in every.values() if p.kind is p.VAR_POSITIONAL]
+    if not anything or named:
+        return named
+    if hasattr(model, "encode") and hasattr(model, "decode"):
         raise InputError(
-            f"the model's forward takes *{open_ended[0].name}, which says not what to pass; "
-            "pass forward=lambda model, data: ..."
+            "the model has encode and decode, as models of links have; use expose_links, whose "
+            "result diagnose takes"
         )
-    return [Parameter(p.name, p.default is p.empty) for p in named]
+    raise InputError(
+        f"the model's forward takes *{anything[0]}, which says not what to pass; "
+        "pass forward=lambda model, data: ..."
+    )
 
 
 def is_adjacency(value: Any) -> bool:
@@ -413,28 +394,44 @@ RunOutputs = list[Tensor] | None
 
 
 def choose_arguments(
-    model: nn.Module, data: Any, known: CallPlan | None = None
-) -> tuple[CallPlan, str]:
-    """What to call the model's forward with, and that call in words.
+    model: nn.Module, data: Any, node_type: str | None = None, preset: CallPlan | None = None
+) -> tuple[Callable[[], dict[str, Any]], str]:
+    """What to call the model's forward with, made anew for every run, and that call in words.
 
-    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``; ``known``: what the caller has
-    values for.
+    Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``. Models write into what they get.
+
+    Args:
+        model: the model.
+        data: where arguments are looked for.
+        node_type: of several, the one that is classified.
+        preset: what the caller has values for.
     """
-    arguments = _Arguments(model, data, known or {})
-    arguments.settle()
-    plan = arguments.plan
-    parts = [_shown(name, given.source, f"data.{name}") for name, given in plan.items()]
-    return plan, f"forward({', '.join(parts)})" + arguments.remark()
+    if is_typed(data):
+        plan, remark = _TypedFinder(data, node_type, preset or {}).plan(model), ""
+    else:
+        finder = _ArgumentFinder(model, data, preset or {})
+        finder.settle()
+        plan, remark = finder.plan, finder.remark()
+    usual = "{}_dict" if is_typed(data) else "data.{}"
+    parts = [
+        name if argument.source in (name, usual.format(name)) else f"{name}={argument.source}"
+        for name, argument in plan.items()
+    ]
+
+    def fresh() -> dict[str, Any]:
+        return {name: shallow_copy(argument.value) for name, argument in plan.items()}
+
+    return fresh, f"forward({', '.join(parts)})" + remark
 
 
-def _shown(name: str, source: str, usual: str) -> str:
-    return name if source in (name, usual) else f"{name}={source}"
+class _ArgumentFinder:
+    """Looks for the arguments of a model's forward in data, by the names of its parameters.
 
+    What a name makes certain is settled at once; ``settle`` then tries what leaves doubt by running
+    the model, and raises where two ways give other logits.
+    """
 
-class _Arguments:
-    """A model's arguments, looked for in data."""
-
-    def __init__(self, model: nn.Module, data: Any, known: CallPlan) -> None:
+    def __init__(self, model: nn.Module, data: Any, preset: CallPlan) -> None:
         self.model, self.data = model, data
         self.parameters = parameters_of(model)
         self.names = [parameter.name for parameter in self.parameters]
@@ -442,66 +439,65 @@ class _Arguments:
         edges = field(data, "edge_index")
         flat = isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape[0] == 2
         self.num_edges = int(edges.shape[1]) if flat else None
-        self.plan: CallPlan = dict(known)
+        self.plan: CallPlan = dict(preset)
         """What is certain: names that data has, features, graph, and data itself."""
         self.holder = None if (whole := self._takes_data()) else self._holder()
         """What may be given data itself, or its graph."""
         if whole or self.holder:
-            self.plan[self.holder or self.names[0]] = Given(data, "data")
+            self.plan[self.holder or self.names[0]] = Argument(data, "data")
         for place, parameter in enumerate(self.parameters):
-            given = self.plan.get(parameter.name) or self._certain(place, parameter)
-            if given is not None:
-                self.plan[parameter.name] = given
+            argument = self.plan.get(parameter.name) or self._certain(place, parameter)
+            if argument is not None:
+                self.plan[parameter.name] = argument
 
     def _takes_data(self) -> bool:
         if not self.names:
             return False
         first, needed = self.names[0], [p.name for p in self.parameters if p.required]
         alone = needed == [first] or self.names == [first]
-        known = field(self.data, first) is not None or first in (*FEATURES, *GRAPHS)
-        return first in ("data", "batch") or (alone and (first in WHOLE or not known))
+        is_part = field(self.data, first) is not None or first in (*FEATURES, *GRAPHS)
+        return first in ("data", "batch") or (alone and (first in WHOLE or not is_part))
 
     def _holder(self) -> str | None:
         free = [name for name in self.names if name in HOLDERS and field(self.data, name) is None]
         fed = any(name in FEATURES for name in self.names)
         return free[0] if len(free) == 1 and fed and not self._has_graph(free[0]) else None
 
-    def _certain(self, place: int, parameter: Parameter) -> Given | None:
+    def _certain(self, place: int, parameter: Parameter) -> Argument | None:
         name = parameter.name
         if name in LABELS and not parameter.required:
             return None
-        own = self._given(name)
-        if own is not None:
-            return own
+        namesake = self._of_field(name)
+        if namesake is not None:
+            return namesake
         if name in LAYERWISE:
             return self._layers()
         second = place == 1 and parameter.required and not self._has_graph(name)
         if name in FEATURES:
-            return self._given("x")
+            return self._of_field("x")
         if name in GRAPHS or second:
-            return self._given(self.graphs[0]) if self.graphs else None
+            return self._of_field(self.graphs[0]) if self.graphs else None
         if name in BATCHES:
-            return self._given("batch")
+            return self._of_field("batch")
         if place == 0 and parameter.required and "x" not in self.names:
-            return self._given("x")
+            return self._of_field("x")
         return None
 
     def _has_graph(self, besides: str) -> bool:
-        known = (*GRAPHS, *LAYERWISE)
-        return any(name in known for name in self.names if name != besides)
+        return any(name in (*GRAPHS, *LAYERWISE) for name in self.names if name != besides)
 
-    def _given(self, name: str) -> Given | None:
+    def _of_field(self, name: str) -> Argument | None:
         value = field(self.data, name)
-        return None if value is None else Given(value, f"data.{name}")
+        return None if value is None else Argument(value, f"data.{name}")
 
-    def _layers(self) -> Given | None:
+    def _layers(self) -> Argument | None:
         """The whole graph at every layer, in the form a neighbour sampler hands it out."""
         if self.num_edges is None:
             return None
         size = int(field(self.data, "num_nodes") or field(self.data, "x").shape[0])
         convs = sum(isinstance(module, MessagePassing) for module in self.model.modules())
         layer = (field(self.data, "edge_index"), None, (size, size))
-        return Given([layer] * convs, f"the whole graph at each of {convs} layers")
+        return Argument([layer] * convs, f"the whole graph at each of {convs} layers")
 
     # Where names leave doubt --------------------------------------------------------------------
 
@@ -527,7 +523,7 @@ class _Arguments:
         left = [n for n in self.names if n in kinds and n not in self.plan]
         return f"; {', '.join(left)} left at default" if left else ""
 
-    def _candidates(self, name: str) -> list[Given]:
+    def _candidates(self, name: str) -> list[Argument]:
         """What of the data's edge-level tensors could fill a parameter of this name."""
         graphs = [self.plan[n].value for n in self.names if n in GRAPHS and n in self.plan]
         kind = next((k for k in (WEIGHTS, TYPES, VECTORS) if name in k), None)
@@ -537,9 +533,9 @@ class _Arguments:
         fitting = [(k, v) for k, v in fields if self._edge_like(k, v) and _fits(k, v, kind)]
         return [
             # A column would be broadcast against a row of degrees to a square matrix.
-            Given(value.squeeze(1), f"data.{key}.squeeze(1)")
+            Argument(value.squeeze(1), f"data.{key}.squeeze(1)")
             if kind is WEIGHTS and value.dim() == 2
-            else Given(value, f"data.{key}")
+            else Argument(value, f"data.{key}")
             for key, value in fitting
         ]
 
@@ -554,70 +550,70 @@ class _Arguments:
             and NOT_EDGE_LIKE.search(key) is None
         )
 
-    def _fill_required(self, name: str, found: Sequence[Given]) -> None:
-        if not found:
+    def _fill_required(self, name: str, candidates: Sequence[Argument]) -> None:
+        if not candidates:
             kept = ", ".join(field_names(self.data)) or "nothing"
             raise InputError(
                 f"the model's forward needs `{name}`, which data does not have (it has {kept}); "
                 "add it to data or pass forward=lambda model, data: ..."
             )
-        if len(found) > 1:
-            raise InputError(f"the model's forward needs `{name}`, {_could(found)}; {ASK}")
-        self.plan[name] = found[0]
+        if len(candidates) > 1:
+            raise InputError(f"the model's forward needs `{name}`, {_could(candidates)}; {ASK}")
+        self.plan[name] = candidates[0]
 
-    def _fill_optional(self, name: str, found: Sequence[Given]) -> None:
+    def _fill_optional(self, name: str, candidates: Sequence[Argument]) -> None:
         passed = {_field_of(other) for other in self.plan.values()}
-        if len(found) == 1 and _field_of(found[0]) not in passed:
-            if self._outcome(name, found[0]) is not None:
-                self.plan[name] = found[0]
+        if len(candidates) == 1 and _field_of(candidates[0]) not in passed:
+            if self._outcome(name, candidates[0]) is not None:
+                self.plan[name] = candidates[0]
             return
         base = self._outcome()
-        tried = [(given, self._outcome(name, given)) for given in found]
-        telling = [(given, out) for given, out in tried if _rivals(out, base)]
-        if not telling or (len(found) == 1 and self._matters(found[0], base)):
+        tried = [(option, self._outcome(name, option)) for option in candidates]
+        telling = [(option, out) for option, out in tried if _rivals(out, base)]
+        if not telling or (len(candidates) == 1 and self._matters(candidates[0], base)):
             return
         if any(_rivals(out, telling[0][1]) for _, out in telling):
-            options = [given for given, _ in telling]
+            options = [option for option, _ in telling]
             raise InputError(f"the model's forward takes `{name}`, {_could(options)}; {ASK}")
         self.plan[name] = telling[0][0]
 
-    def _matters(self, given: Given, base: RunOutputs) -> bool:
+    def _matters(self, argument: Argument, base: RunOutputs) -> bool:
         """Whether the logits change when this is passed where its own name asks for it."""
-        same = [n for n, other in self.plan.items() if _field_of(other) == _field_of(given)]
+        same = [n for n, other in self.plan.items() if _field_of(other) == _field_of(argument)]
         return _rivals(self._outcome(without=same), base)
 
     def _ask_about_graphs(self) -> None:
-        for name, given in list(self.plan.items()):
-            several = name in GRAPHS and given.source != f"data.{name}" and len(self.graphs) > 1
-            if not several and name != self.holder:
+        for name, chosen in list(self.plan.items()):
+            renamed = name in GRAPHS and chosen.source != f"data.{name}"
+            if name != self.holder and not (renamed and len(self.graphs) > 1):
                 continue
-            options = [Given(field(self.data, other), f"data.{other}") for other in self.graphs]
-            options = [given, *options] if name == self.holder else options
+            options = [Argument(field(self.data, other), f"data.{other}") for other in self.graphs]
+            options = [chosen, *options] if name == self.holder else options
             runs = [(option, self._outcome(name, option)) for option in options]
             runs = [(option, out) for option, out in runs if out is not None]
             if any(_rivals(out, runs[0][1]) for _, out in runs):
                 could = _could([option for option, _ in runs])
                 raise InputError(f"the model's forward takes `{name}`, {could}; {ASK}")
-            self.plan[name] = runs[0][0] if runs else given
+            self.plan[name] = runs[0][0] if runs else chosen
 
     def _ask_about_labels(self) -> None:
         for name in (n for n in self.names if n in LABELS and n not in self.plan):
-            given = self._given(name)
-            if given is not None and _rivals(self._outcome(name, given), self._outcome()):
+            labels = self._of_field(name)
+            if labels is not None and _rivals(self._outcome(name, labels), self._outcome()):
                 raise InputError(
                     f"the model's forward takes `{name}`, which data has and which changes the "
                     f"logits; {ASK}"
                 )
 
     def _outcome(
-        self, name: str = "", option: Given | None = None, without: Sequence[str] = ()
+        self, name: str = "", option: Argument | None = None, without: Sequence[str] = ()
     ) -> RunOutputs:
         """What the plan gives, with another argument or without some."""
         plan = self.plan if option is None else {**self.plan, name: option}
         try:
             with caches_preserved(self.model):
-                given = {n: shallow_copy(one.value) for n, one in plan.items() if n not in without}
-                out = self.model(**given)
+                taken = {n: each for n, each in plan.items() if n not in without}
+                out = self.model(**{n: shallow_copy(each.value) for n, each in taken.items()})
         except Exception:
             return None  # not how anybody runs this model
         return [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.is_floating_point()]
@@ -632,12 +628,12 @@ def _fits(key: str, value: Tensor, kind: tuple[str, ...]) -> bool:
     return value.is_floating_point() or key in VECTORS
 
 
-def _field_of(given: Given) -> str:
+def _field_of(argument: Argument) -> str:
     """``data.edge_attr`` of ``data.edge_attr.squeeze(1)``."""
-    return ".".join(given.source.split(".")[:2])
+    return ".".join(argument.source.split(".")[:2])
 
 
-def _could(options: Sequence[Given]) -> str:
+def _could(options: Sequence[Argument]) -> str:
     *most, last = [option.source for option in options]
     text = f"{', '.join(most)} or {last}" if most else last
     return f"which {text} could fill"
@@ -650,12 +646,12 @@ def _rivals(left: RunOutputs, right: RunOutputs) -> bool:
     return any(not agree(one, other) for one, other in zip(left, right, strict=True))
 
 
-def agree(one: Tensor, other: Tensor) -> bool:
+def agree(left: Tensor, right: Tensor) -> bool:
     """Whether two outputs of one shape differ by rounding alone."""
-    if one.numel() == 0:
+    if left.numel() == 0:
         return True
-    size = float(torch.maximum(one.abs().max(), other.abs().max()))
-    return bool(torch.allclose(one, other, rtol=SAME_RUN, atol=SAME_RUN * size, equal_nan=True))
+    size = float(torch.maximum(left.abs().max(), right.abs().max()))
+    return bool(torch.allclose(left, right, rtol=SAME_RUN, atol=SAME_RUN * size, equal_nan=True))
 
 
 # Node types --------------------------------------------------------------------------------------
@@ -667,57 +663,47 @@ CATEGORY = ("node_type", "target_type", "target_node_type", "target_ntype", "nty
 EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 
 
-def typed_arguments(
-    model: nn.Module, data: Any, node_type: str | None, known: CallPlan | None = None
-) -> tuple[Callable[[], dict[str, Any]], str]:
-    """The arguments of every run, made anew since models write into what they get, and in words.
-
-    ``known``: what the caller has values for.
-    """
-    known, asked = known or {}, parameters_of(model)
-    finder = _TypedFinder(data, node_type, [p for p in asked if p.name not in known])
-    arguments = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
-    missing = [p.name for p in finder.parameters if p.required and arguments[p.name] is None]
-    if missing:
-        raise InputError(
-            f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have for "
-            f"its types of nodes or edges; {ASK}"
-        )
-    arguments |= {name: (given.source, given.value) for name, given in known.items()}
-    ordered = [(p.name, arguments[p.name]) for p in asked]
-    given = {name: value for name, value in ordered if value is not None}
-    parts = [_shown(name, source, f"{name}_dict") for name, (source, _) in given.items()]
-
-    def fresh() -> dict[str, Any]:
-        return {name: shallow_copy(value) for name, (_, value) in given.items()}
-
-    return fresh, f"forward({', '.join(parts)})"
-
-
 class _TypedFinder:
-    def __init__(self, data: Any, node_type: str | None, parameters: list[Parameter]) -> None:
-        self.data, self.node_type, self.parameters = data, node_type, parameters
+    """Looks for the arguments of a model's forward in a graph of several node types."""
 
-    def find(self, place: int, parameter: Parameter) -> tuple[str, Any] | None:
-        """Where a parameter's value is from, and the value; None: data has nothing for it."""
+    def __init__(self, data: Any, node_type: str | None, preset: CallPlan) -> None:
+        self.data, self.node_type, self.preset = data, node_type, preset
+        self.parameters: list[Parameter] = []
+
+    def plan(self, model: nn.Module) -> CallPlan:
+        """What is preset, and what data has for the other parameters."""
+        signature = parameters_of(model)
+        self.parameters = [p for p in signature if p.name not in self.preset]
+        arguments = {p.name: self.find(place, p) for place, p in enumerate(self.parameters)}
+        missing = [p.name for p in self.parameters if p.required and arguments[p.name] is None]
+        if missing:
+            raise InputError(
+                f"{type(model).__name__}'s forward needs {missing[0]!r}, which data does not have "
+                f"for its types of nodes or edges; {ASK}"
+            )
+        plan = {p.name: self.preset.get(p.name) or arguments[p.name] for p in signature}
+        return {name: argument for name, argument in plan.items() if argument is not None}
+
+    def find(self, place: int, parameter: Parameter) -> Argument | None:
+        """The argument of one parameter; None: data has nothing for it."""
         name, needed = parameter.name, parameter.required
         plain = name.removesuffix("_dict")
         if plain in LABELS and not needed:
             return None
         if place == 0 and self._is_whole(plain):
-            return "data", self.data
+            return Argument(self.data, "data")
         if plain in CATEGORY and self.node_type is not None:
-            return repr(self.node_type), self.node_type
+            return Argument(self.node_type, repr(self.node_type))
         if plain == "metadata":
-            return "data.metadata()", self.data.metadata()
+            return Argument(self.data.metadata(), "data.metadata()")
         if plain in GRAPHS or plain in FEATURES:
             return self._of_role(plain)
-        own = typed_field(self.data, plain)
-        if own is not None:
-            return f"{plain}_dict", own
-        kept = untyped_field(self.data, name)
-        if kept is not None:
-            return name, kept
+        by_type = typed_field(self.data, plain)
+        if by_type is not None:
+            return Argument(by_type, f"{plain}_dict")
+        of_graph = untyped_field(self.data, name)
+        if of_graph is not None:
+            return Argument(of_graph, name)
         if plain in (*WEIGHTS, *VECTORS, *TYPES):
             return self._of_edges()
         return self._by_place(place) if needed else None
@@ -726,24 +712,24 @@ class _TypedFinder:
         others = [p for p in self.parameters[1:] if p.required and p.name not in CATEGORY]
         return name in ("data", "batch", "hetero_data") or (name in WHOLE and not others)
 
-    def _of_role(self, name: str) -> tuple[str, Any] | None:
+    def _of_role(self, name: str) -> Argument | None:
         if name in FEATURES:
             features = typed_field(self.data, name) or typed_field(self.data, "x")
-            return None if features is None else ("x_dict", features)
+            return None if features is None else Argument(features, "x_dict")
         edges = typed_field(self.data, name) or edges_of(self.data)
         held = "adj_t" if typed_field(self.data, "edge_index") is None else "edge_index"
-        return f"{held}_dict", edges
+        return Argument(edges, f"{held}_dict")
 
-    def _of_edges(self) -> tuple[str, Any] | None:
-        fields = [(f"{name}_dict", typed_field(self.data, name)) for name in EDGE_FIELDS]
-        fields = [(name, value) for name, value in fields if value is not None]
-        return fields[0] if len(fields) == 1 else None
+    def _of_edges(self) -> Argument | None:
+        fields = [(name, typed_field(self.data, name)) for name in EDGE_FIELDS]
+        options = [Argument(v, f"{name}_dict") for name, v in fields if v is not None]
+        return options[0] if len(options) == 1 else None
 
-    def _by_place(self, place: int) -> tuple[str, Any] | None:
+    def _by_place(self, place: int) -> Argument | None:
         """Of the first two the role that no other has by its name: features, then edges."""
         names = {parameter.name.removesuffix("_dict") for parameter in self.parameters}
         roles = [("x", FEATURES), ("edge_index", GRAPHS)]
-        free = [role for role, known in roles if not names & set(known)]
+        free = [role for role, synonyms in roles if not names & set(synonyms)]
         if place > 1 or not free:
             return None
         return self._of_role(free[min(place, len(free) - 1)])
@@ -789,11 +775,11 @@ def _misfit(model: nn.Module, data: Any, raised: BaseException) -> str | None:
                 f"{kinds}pass data.{name} = data.{name}.to({weights.dtype}), or convert the model"
             )
     for frame, _ in traceback.walk_tb(raised.__traceback__):
-        layer, known = frame.f_locals.get("self"), frame.f_locals
-        given = known.get("input", known.get("x"))
-        if not isinstance(layer, nn.Linear | Linear) or not isinstance(given, Tensor):
+        variables = frame.f_locals
+        layer, inputs = variables.get("self"), variables.get("input", variables.get("x"))
+        if not isinstance(layer, nn.Linear | Linear) or not isinstance(inputs, Tensor):
             continue
-        asked, width = layer.weight.shape[1], given.shape[-1]
+        asked, width = layer.weight.shape[1], inputs.shape[-1]
         if isinstance(x, Tensor) and asked != width == x.shape[-1]:
             title = next((name for name, one in model.named_modules() if one is layer), "a layer")
             return (
@@ -849,19 +835,13 @@ def invocation(
     """How the model is run on the data."""
     if forward is not None:
         return Invocation(lambda: forward(model, shallow_copy(data)), BY_FORWARD)
-    if is_typed(data):
-        fresh, text = typed_arguments(model, data, node_type)
-        return Invocation(lambda: model(**fresh()), text)
-    if not parameters_of(model):
-        return Invocation(model, "forward()")
-    plan, text = choose_arguments(model, data)
-    arguments = {name: given.value for name, given in plan.items()}
-    names = _unpacked(model, next(iter(arguments))) if len(arguments) == 1 else ()
+    fresh, text = choose_arguments(model, data, node_type)
+    names = _unpacked(model, *fresh()) if len(fresh()) == 1 else ()
     fields = ("edge_index", "x") if _is_graph(names) else ("x", "edge_index")
     pair = tuple(field(data, name) for name in fields)
-    if names and all(isinstance(one, Tensor) for one in pair):
+    if names and all(isinstance(tensor, Tensor) for tensor in pair):
         return Invocation(lambda: model(pair), f"forward(({', '.join(fields)}))")
-    return Invocation(lambda: model(**{n: shallow_copy(v) for n, v in arguments.items()}), text)
+    return Invocation(lambda: model(**fresh()), text)
 
 
 def _unpacked(model: nn.Module, parameter: str) -> tuple[str, ...]:
@@ -938,7 +918,7 @@ def _raising_line(error: BaseException) -> str:
 def _of_nodes(output: Any, data: Any, counts: Mapping[str, int]) -> Any:
     """The output, unless it has a row for every graph of a batch."""
     graphs = getattr(data, "num_graphs", None) if isinstance(data, Batch) else None
-    first = _first_tensor(output) if _said(output, counts) is None else None
+    first = _first_tensor(output) if _by_type(output, counts) is None else None
     rows = len(first) if first is not None and first.dim() else None
     if rows is not None and rows == graphs and rows not in counts.values():
         raise ExposureRefused(
@@ -961,7 +941,7 @@ def _only(kinds: Sequence[str]) -> str | None:
 
 def _by_output(output: Any, counts: Mapping[str, int], labelled: Sequence[str]) -> str:
     """The type that a model classifies, by what it returns."""
-    by_type = _said(output, counts)
+    by_type = _by_type(output, counts)
     if by_type is not None:
         kinds = [kind for kind, value in by_type.items() if isinstance(value, Tensor)]
     else:
@@ -979,29 +959,29 @@ def _by_output(output: Any, counts: Mapping[str, int], labelled: Sequence[str]) 
     return chosen
 
 
-def _said(output: Any, counts: Mapping[str, int]) -> Mapping[str, Any] | None:
+def _parts(output: Any) -> Sequence[Any]:
+    return output if isinstance(output, tuple | list) else (output,)
+
+
+def _by_type(output: Any, counts: Mapping[str, int]) -> Mapping[str, Any] | None:
     """What a model returns by node type, if it does."""
-    for one in output if isinstance(output, tuple | list) else (output,):
-        if isinstance(one, Mapping) and any(kind in counts for kind in one):
-            return one
-    return None
+    dicts = [part for part in _parts(output) if isinstance(part, Mapping)]
+    return next((by for by in dicts if any(kind in counts for kind in by)), None)
 
 
 def _first_tensor(output: Any) -> Tensor | None:
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    several = output if isinstance(output, tuple | list) else (output,)
-    return next((one for one in several if isinstance(one, Tensor)), None)
+    parts = output.values() if isinstance(output, Mapping) else _parts(output)
+    return next((part for part in parts if isinstance(part, Tensor)), None)
 
 
 def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
     """What a model's output says of one type; what is not by type is left as it is."""
-    by_type = _said(output, counts)
+    by_type = _by_type(output, counts)
     if by_type is None:
         return output
     if isinstance(output, tuple | list):
-        outputs = [_about(one, node_type, counts) for one in output]
-        if any(one is not None for one in outputs):
+        outputs = [_rows_of_type(part, node_type, counts[node_type]) for part in output]
+        if any(rows is not None for rows in outputs):
             return outputs
     if by_type.get(node_type) is None:
         spoken = [kind for kind, value in by_type.items() if value is not None]
@@ -1012,12 +992,12 @@ def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
     return by_type[node_type]
 
 
-def _about(one: Any, node_type: str, counts: Mapping[str, int]) -> Tensor | None:
+def _rows_of_type(part: Any, node_type: str, count: int) -> Tensor | None:
     """What one part of an output says of a type's nodes, a row each."""
-    value = one.get(node_type) if isinstance(one, Mapping) else one
+    value = part.get(node_type) if isinstance(part, Mapping) else part
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.dim():
         return None
-    return value if len(value) == counts[node_type] else None
+    return value if len(value) == count else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -1093,10 +1073,10 @@ def _on_typed(
     if node_type is not None and (not isinstance(node_type, str) or node_type not in counts):
         raise InputError(f"node_type is {node_type!r:.60}; choose one of {quoted_names(counts)}")
     labelled = _labelled(data, counts)
-    known = node_type or _only(labelled)
-    plain = invocation(model, data, forward, known)
+    likely = node_type or _only(labelled)
+    plain = invocation(model, data, forward, likely)
     whole = replace(plain, run=lambda: _of_nodes(plain(), data, counts))
-    chosen = known or _by_output(whole(), counts, labelled)
+    chosen = likely or _by_output(whole(), counts, labelled)
     classes = count_classes((typed_field(data, "y") or {}).get(chosen), counts[chosen]) or classes
     call = replace(
         whole,
@@ -1131,38 +1111,38 @@ def name_sampled_nodes(exposure: Exposure, data: Any) -> Exposure:
     names = field_names(data)
     if "n_id" not in names or exposure.graph_starts is not None or exposure.names.typed:
         return exposure
-    whole, seeds = field(data, "n_id"), field(data, "batch_size") if "batch_size" in names else None
-    if not _are_numbers(whole, exposure.num_nodes):
+    n_id, seeds = field(data, "n_id"), field(data, "batch_size") if "batch_size" in names else None
+    if not _are_numbers(n_id, exposure.num_nodes):
         if seeds is None:
             return exposure  # another thing by that name
         raise InputError(
             f"data.n_id holds no whole number for each of the {exposure.num_nodes} nodes, beside "
             "batch_size; give every node's number in the graph, or leave both out"
         )
-    numbered = replace(exposure, n_id=whole.long().to(exposure.recipients.device))
+    numbered = replace(exposure, n_id=n_id.long().to(exposure.recipients.device))
     if seeds is None:
         return numbered
     count = _seeds(seeds, exposure.num_nodes)
     return numbered.restrict(torch.arange(count, device=exposure.recipients.device))
 
 
-def _are_numbers(given: Any, nodes: int) -> bool:
-    if not isinstance(given, Tensor) or given.shape != (nodes,):
+def _are_numbers(n_id: Any, nodes: int) -> bool:
+    if not isinstance(n_id, Tensor) or n_id.shape != (nodes,):
         return False
-    return not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    return not (n_id.is_floating_point() or n_id.is_complex() or n_id.dtype == torch.bool)
 
 
-def _seeds(given: Any, nodes: int) -> int:
+def _seeds(batch_size: Any, nodes: int) -> int:
     """How many nodes were asked for; raises where that cannot be, so that nobody is taken for one
     who lacks neighbours."""
     try:
-        count = -1 if isinstance(given, bool) else operator.index(given)
+        count = -1 if isinstance(batch_size, bool) else operator.index(batch_size)
     except (TypeError, ValueError, RuntimeError):
         count = -1
     if not 0 < count <= nodes:
         raise InputError(
-            f"data.batch_size is {given!r:.60} beside n_id; give how many of the {nodes} nodes, "
-            "the first of them, were asked for, or leave it out if all were"
+            f"data.batch_size is {batch_size!r:.60} beside n_id; give how many of the {nodes} "
+            "nodes, the first of them, were asked for, or leave it out if all were"
         )
     return count
 
@@ -1211,29 +1191,29 @@ def count_output_graphs(data: Any, output: Any, nodes: int | None) -> int | None
         for _, value in tensors_of(output)
         if value.is_floating_point() and value.dim() in (1, 2)
     ]
-    known, y = _graphs_of(data), field(data, "y")
-    labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
+    graphs, y = _graphs_of(data), field(data, "y")
+    labelled = len(y) if isinstance(y, Tensor) and y.dim() else graphs
     if nodes is None:
         return None
-    if isinstance(output, Tensor) and output.dim() < 2 and known in (None, 1):
+    if isinstance(output, Tensor) and output.dim() < 2 and graphs in (None, 1):
         links = field(data, "edge_label_index")
         others = {0, nodes, links.shape[-1] if isinstance(links, Tensor) else 0}
         if not labelled == nodes > 1 and output.numel() not in others:
             return 1  # its numbers without an axis for graphs
     if nodes in rows:
-        told = labelled if labelled in rows and labelled in (known, 1) else None
-        return None if told == nodes else told
+        decided = labelled if labelled in rows and labelled in (graphs, 1) else None
+        return None if decided == nodes else decided
     if not isinstance(data, Batch) and field(data, "batch_size") in rows:
         return None  # the nodes that a sampler was asked for
-    possible = (labelled, 1) if known is None else (known,)
+    possible = (labelled, 1) if graphs is None else (graphs,)
     return next((count for count in possible if count in rows), None)
 
 
 def _graphs_of(data: Any) -> int | None:
     """How many graphs data says it has."""
-    known, batch = field(data, "num_graphs"), field(data, "batch")
-    if isinstance(known, int):
-        return known
+    number, batch = field(data, "num_graphs"), field(data, "batch")
+    if isinstance(number, int):
+        return number
     return int(batch.max()) + 1 if isinstance(batch, Tensor) and batch.numel() else None
 
 
@@ -1280,8 +1260,9 @@ def read_output(
     key, logits = chosen[0]
     columns = logits.shape[1] if logits.dim() == 2 else 1
     kind = outputs or infer_outputs(data, columns, nodes)
-    words = _words(output, key, not wide, kind, outputs is None)
-    return Reading(key, not wide and kind == "classes", kind, single, words)
+    binary = not wide and kind == "classes"
+    words = _words(output, key, kind, outputs is None, f"a {noun}" * binary)
+    return Reading(key, binary, kind, single, words)
 
 
 def _instead(shape: list[int], nodes: int, data: Any) -> str:
@@ -1307,16 +1288,16 @@ SAME = 1e-4
 below any other output by chance."""
 
 
-def _without_softmaxes(found: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
+def _without_softmaxes(outputs: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
     """Of logits and their own softmax or log_softmax, which say the same, the logits alone."""
-    for key, logits in found:
+    for key, logits in outputs:
         if logits.dim() != 2 or not bool(torch.isfinite(logits).all()):
             continue
-        made = (logits.log_softmax(1), logits.softmax(1))
-        others = [(k, v) for k, v in found if k != key]
-        if others and all(any(_close(v, one) for one in made) for _, v in others):
+        softmaxes = (logits.log_softmax(1), logits.softmax(1))
+        others = [(k, v) for k, v in outputs if k != key]
+        if others and all(any(_close(v, same) for same in softmaxes) for _, v in others):
             return [(key, logits)]
-    return found
+    return outputs
 
 
 def _close(left: Tensor, right: Tensor) -> bool:
@@ -1353,11 +1334,12 @@ def _named(key: Any) -> str:
     return f"output {key!r}"
 
 
-def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> str:
+def _words(output: Any, key: Any, kind: str, inferred: bool, per_row: str) -> str:
+    """What was read; ``per_row``: such as "a node", where one logit stands for two classes."""
     text = "" if key is None else f"; logits are {_named(key)} of its {len(_fields(output))}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
-    return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")
+    return text + (f"; its one logit z {per_row} {TWO_CLASSES}" if per_row else "")
 
 
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
@@ -1401,23 +1383,23 @@ def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
     y = field(data, "y")
     if not isinstance(y, Tensor) or y.is_complex() or y.shape[:1] != (nodes,) or not nodes:
         return "classes"
-    known = y[~torch.isnan(y)] if y.is_floating_point() else y
+    labels = y[~torch.isnan(y)] if y.is_floating_point() else y
     if y.dim() <= 2 and y.numel() == nodes:
-        return _inferred_of_one(known, columns)
+        return _inferred_of_one(labels, columns)
     if y.dim() != 2 or y.numel() != nodes * columns:
         return "classes"
-    flags = bool(((known == 0) | (known == 1)).all())
-    if not flags and bool((known == 0).any()) and bool((known == 1).any()):
-        flags = bool(((known == 0) | (known == 1) | (known == -1)).all())  # −1: unknown
+    flags = bool(((labels == 0) | (labels == 1)).all())
+    if not flags and bool((labels == 0).any()) and bool((labels == 1).any()):
+        flags = bool(((labels == 0) | (labels == 1) | (labels == -1)).all())  # −1: unknown
     if not flags:
         return "values" if y.is_floating_point() else "classes"
     return "classes" if bool((y.sum(1) == 1).all()) else "labels"
 
 
-def _inferred_of_one(known: Tensor, columns: int) -> Outputs:
+def _inferred_of_one(labels: Tensor, columns: int) -> Outputs:
     """What one number per node says, of a model with so many outputs."""
-    if known.is_floating_point() and bool((known != known.round()).any()):
+    if labels.is_floating_point() and bool((labels != labels.round()).any()):
         return "values"  # no class is called so
     # Whole numbers in a whole type are classes, even of a single logit: one against the rest.
-    classes = columns > 1 or not known.is_floating_point()
-    return "classes" if classes or bool(((known == 0) | (known == 1)).all()) else "values"
+    classes = columns > 1 or not labels.is_floating_point()
+    return "classes" if classes or bool(((labels == 0) | (labels == 1)).all()) else "values"

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import permutations
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.nn import DirGNNConv, MessagePassing, aggr
 from torch_geometric.nn.aggr import Aggregation
 
-from gnn_repair.backbones import Frozen
+from gnn_repair.backbones import Frozen, Operator
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.calling import (
     Forward,
@@ -43,7 +43,6 @@ from gnn_repair.exposure.calling import (
     one_graph,
     read_output,
 )
-from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.exposure.heads.building import AS_REAL
 from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
@@ -54,8 +53,7 @@ from gnn_repair.exposure.heads.logit_form import (
     probabilities_as_logits,
 )
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
-from gnn_repair.exposure.parts import join_batches
-from gnn_repair.exposure.pieces import EXACT, Outputs, check_outputs
+from gnn_repair.exposure.pieces import EXACT, Outputs, check_outputs, mixture_of
 from gnn_repair.exposure.record.analysis import Analysis, Filters, FinalSite, same_entries, site_of
 from gnn_repair.exposure.record.build import (
     Block,
@@ -72,6 +70,7 @@ from gnn_repair.exposure.record.build import (
     keep_sender_type,
     mixtures_of,
     number_senders,
+    places_of_group,
 )
 from gnn_repair.exposure.record.recorder import (
     KnownTensor,
@@ -100,6 +99,7 @@ from gnn_repair.exposure.state import (
     attributes,
     caches_emptied,
     describe_nondeterminism,
+    digest_of_weights,
     fingerprint_of_model,
     forget_propagations,
     has_learned,
@@ -111,7 +111,8 @@ from gnn_repair.exposure.state import (
     refuse_untrained,
     resting,
 )
-from gnn_repair.exposure.value import Exposure, HeldPart
+from gnn_repair.exposure.value import Exposure, Group, HeldPart, derived_exposure, join_batches
+from gnn_repair.kernels import Pattern
 
 STRUCTURE = re.compile(r"edge|adj|batch|graph|type|index|idx|ptr|_id$|time|year")
 """Whole numbers of nodes that belong to the graph; others, as labels, are features."""
@@ -120,20 +121,6 @@ WHOLE_MESSAGES: set[type[nn.Module]] = set()
 where the weights of a convolution of your own belong to what is sent, add its class."""
 
 
-@overload
-def expose(model: Frozen) -> Exposure: ...
-@overload
-def expose(
-    model: nn.Module,
-    data: Any,
-    *,
-    hops: Literal["paths", "last"] = "paths",
-    forward: Forward | None = None,
-    tolerance: float | None = None,
-    expected: Any = None,
-    node_type: str | None = None,
-    outputs: Outputs | None = None,
-) -> Exposure: ...
 def expose(
     model: Frozen | nn.Module,
     data: Any = None,
@@ -185,7 +172,7 @@ def expose(
             raise InputError(f"a frozen backbone's outputs are classes, not {outputs}")
         exposure = expose_frozen(model)
         if expected is not None:
-            _check_members(expected, exposure)
+            _check_result(expected, exposure, "node", "a frozen backbone")
         return exposure
     if isinstance(model, type):
         raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
@@ -193,91 +180,89 @@ def expose(
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     model = unwrap(model)
     refuse_compiled(model)
-    wanted = ExposeOptions(hops, tolerance, expected, outputs)
     data = listed_graphs(data)
-    batches = batches_of(data)
-    if batches is not None and len(batches) > 1:
-        return _expose_batches(model, batches, (forward, node_type), wanted)
-    data = one_graph(batches[0] if batches else data, model, forward)
+    batches = batches_of(data) or [data]
+    options = ExposeOptions(hops, tolerance, expected if len(batches) == 1 else None, outputs)
     lazy = lazy_parameters(model)
-    exposed = partial(_expose_graph, model, lazy=lazy, calling=(forward, node_type), wanted=wanted)
+    parts: list[Exposure] = []
+    for batch in batches:
+        part = _expose_batch(model, batch, forward, node_type, options, lazy)
+        if part.graph_starts is None and len(batches) > 1:
+            raise InputError(
+                f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
+                "of graphs; pass one of them"
+            )
+        parts.append(part)
+        same: Any = part.outputs
+        options = replace(options, outputs=same)
+    exposure = join_batches(parts)
+    if expected is not None and len(batches) > 1:
+        _check_result(expected, exposure, "graph", exposure.called)
+    return exposure if forward is None else replace(exposure, forward=forward)
+
+
+def _expose_batch(
+    model: nn.Module,
+    data: Any,
+    forward: Forward | None,
+    node_type: str | None,
+    options: ExposeOptions,
+    lazy: list[str],
+) -> Exposure:
+    """The exposure on one graph or batch; a graph alone is a batch of one where that is asked."""
+
+    def exposed(data: Any) -> Exposure:
+        with resting(model), torch.no_grad(), explaining_misfits(model, data):
+            subject = model_on_data(model, data, forward, node_type)
+            if lazy:
+                subject.call()
+                refuse_untrained(model, lazy)
+            return Exposer(subject, options).exposed()
+
+    data = one_graph(data, model, forward)
     try:
         exposure = exposed(data if forward is not None else batch_if_required(data, model))
-        return name_sampled_nodes(exposure, data)
     except InputError as error:
         raised = error.__cause__ is not None and forward is None
         alone = batch_of_one(data) if raised and field(data, "batch_size") is None else None
         if alone is None:
             raise
         try:  # a graph alone, and the model reads its batch vector
-            return name_sampled_nodes(exposed(alone), data)
+            exposure = exposed(alone)
         except GnnRepairError:
             raise error from error.__cause__
-
-
-def _expose_graph(
-    model: nn.Module,
-    data: Any,
-    *,
-    lazy: list[str],
-    calling: tuple[Forward | None, str | None],
-    wanted: ExposeOptions,
-) -> Exposure:
-    with resting(model), torch.no_grad(), explaining_misfits(model, data):
-        subject = model_on_data(model, data, *calling)
-        if lazy:
-            subject.call()
-            refuse_untrained(model, lazy)
-        exposure = _exposed(subject, wanted)
-    return exposure if calling[0] is None else replace(exposure, forward=calling[0])
-
-
-def _exposed(subject: ModelOnData, wanted: ExposeOptions) -> Exposure:
-    """The exposure, unless the data's rows are whole graphs."""
-    try:
-        return Exposer(subject, wanted).exposed()
-    except ExposureRefused as error:
-        fields = {name: field(subject.data, name) for name in field_names(subject.data)}
-        cubes = {name: v for name, v in fields.items() if isinstance(v, Tensor) and v.dim() == 3}
-        for (name, x), (other, adj) in permutations(cubes.items(), 2):
-            if x.shape[:2] == adj.shape[:2] and adj.shape[1] == adj.shape[2]:
-                raise ExposureRefused(
-                    f"data is a dense batch of graphs, {name} {list(x.shape)} and {other} "
-                    f"{list(adj.shape)}, and rows must be nodes; pass the graphs as a "
-                    "torch_geometric Batch and a forward= that makes it dense, with "
-                    "to_dense_batch and to_dense_adj"
-                ) from error
+    except ExposureRefused as refusal:
+        refuse_dense_batch(data, refusal)
         raise
+    return name_sampled_nodes(exposure, data)
 
 
-def _expose_batches(
-    model: nn.Module,
-    batches: Sequence[Any],
-    calling: tuple[Forward | None, str | None],
-    wanted: ExposeOptions,
-) -> Exposure:
-    """Each batch exposed and certified by itself; what is expected is of all their graphs."""
-    parts: list[Exposure] = []
-    each = replace(wanted, expected=None)
-    with resting(model), torch.no_grad():
-        for batch in batches:
-            with explaining_misfits(model, batch):
-                parts.append(_exposed(model_on_data(model, batch, *calling), each))
-            if parts[0].graph_starts is None:
-                raise InputError(
-                    f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
-                    "of graphs; pass one of them"
-                )
-            same: Any = parts[0].outputs
-            each = replace(each, outputs=same)
-    exposure = join_batches(parts)
-    if wanted.expected is not None:
-        logits = exposure.frozen_logits[0].float()
-        binary = logits.shape[1] == 2 and not bool(logits[:, 0].any())  # (0, z) of one logit z
-        logits = as_model_gives(logits, exposure.called)
-        logits = logits * logits.new_tensor([0.0, 1.0]) if binary else logits
-        check_expected(wanted.expected, logits, binary, exposure.called, noun="graph")
-    return exposure if calling[0] is None else replace(exposure, forward=calling[0])
+def refuse_dense_batch(data: Any, refusal: ExposureRefused) -> None:
+    """Say so where a model is refused because the rows of data are whole graphs."""
+    fields = {name: field(data, name) for name in field_names(data)}
+    cubes = {name: v for name, v in fields.items() if isinstance(v, Tensor) and v.dim() == 3}
+    for (name, x), (other, adj) in permutations(cubes.items(), 2):
+        if x.shape[:2] == adj.shape[:2] and adj.shape[1] == adj.shape[2]:
+            raise ExposureRefused(
+                f"data is a dense batch of graphs, {name} {list(x.shape)} and {other} "
+                f"{list(adj.shape)}, and rows must be nodes; pass the graphs as a "
+                "torch_geometric Batch and a forward= that makes it dense, with "
+                "to_dense_batch and to_dense_adj"
+            ) from refusal
+
+
+def _check_result(expected: Any, exposure: Exposure, noun: str, called: str) -> None:
+    """Compare what was exposed with what the user says that the model gives."""
+    if exposure.num_members > 1:
+        raise InputError(
+            f"expected is for one model and the backbone has {exposure.num_members} members; "
+            "train one split or leave it out"
+        )
+    logits = exposure.frozen_logits[0].float()
+    binary = logits.shape[1] == 2 and not bool(logits[:, 0].any())  # (0, z) of one logit z
+    logits = as_model_gives(logits, exposure.called)
+    logits = logits * logits.new_tensor([0.0, 1.0]) if binary else logits
+    check_expected(expected, logits, binary, called, noun)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -286,15 +271,6 @@ def unwrap(model: nn.Module) -> nn.Module:
         inner: nn.Module = model.module
         return inner
     return model
-
-
-def _check_members(expected: Any, exposure: Exposure) -> None:
-    if exposure.num_members > 1:
-        raise InputError(
-            f"expected is for one model and the backbone has {exposure.num_members} members; "
-            "train one split or leave it out"
-        )
-    check_expected(expected, exposure.frozen_logits[0].float(), False, "a frozen backbone")
 
 
 # Stages -----------------------------------------------------------------------------------------
@@ -314,11 +290,23 @@ class ExposeOptions:
     """Whether the exposure carries gradients for what the model is given."""
 
 
+@dataclass(frozen=True, eq=False)
+class FrozenRun:
+    """What the recorded run of the model gave."""
+
+    logits: Tensor
+    """[n, C]."""
+    embedding: Tensor | None
+    """What the linear layer at the model's end read, if there is one."""
+    stored: dict[int, Tensor]
+    """What the run has kept, by value; emptied once it has been read."""
+
+
 class Exposer:
     """One model on the way to its exposure."""
 
-    def __init__(self, subject: ModelOnData, wanted: ExposeOptions) -> None:
-        self.subject, self.wanted, self.model = subject, wanted, subject.model
+    def __init__(self, subject: ModelOnData, options: ExposeOptions) -> None:
+        self.subject, self.options, self.model = subject, options, subject.model
         self.read: Reading | None = None
         self.graphs: int | None = None
         self.modules = dict(self.model.named_modules(remove_duplicate=False))
@@ -347,26 +335,26 @@ class Exposer:
                 classes = count_classes(field(subject.data, "y"), rows) or subject.classes
 
         about = subject.labelled if self.graphs is None else subject.data
-        noun = "node" if self.graphs is None else "graph"
-        return read_output(output, rows, classes, self.wanted.outputs, about, noun)
+        return read_output(output, rows, classes, self.options.outputs, about, self.noun)
+
+    @property
+    def noun(self) -> str:
+        """What a row of the logits stands for."""
+        return "node" if self.graphs is None else "graph"
 
     def _leaves(self) -> dict[int, KnownTensor]:
-        leaves: dict[int, KnownTensor] = {}
-        for table in attributes(self.model):
-            for value in table.tensors:
-                leaves[id(value)] = self._leaf(table.name, value)
-        for name, value in self.model.named_buffers():
-            leaves[id(value)] = self._leaf(name, value)
-        for name, parameter in self.model.named_parameters():
-            leaves[id(parameter)] = KnownTensor(name, True)
-        relations = {} if self.subject.graph is None else self.subject.graph.edges
+        """By identity: what the model holds and what data holds, and what is known of each."""
+        tables = [(table.name, v) for table in attributes(self.model) for v in table.tensors]
+        tables += self.model.named_buffers()
+        leaves = {id(value): self._leaf(name, value) for name, value in tables}
+        leaves |= {id(p): KnownTensor(name, True) for name, p in self.model.named_parameters()}
         for name, value, space, ends in self._fields():
             if isinstance(value, Tensor):
-                same = [n for n, edges in enumerate(relations.values()) if edges is value]
-                leaf = self._leaf(name, value, space, ends)
-                leaves[id(value)] = replace(
-                    leaf, is_field=True, relation=same[-1] if same else None
-                )
+                leaves[id(value)] = replace(self._leaf(name, value, space, ends), is_field=True)
+        if self.subject.graph is not None:
+            for number, edges in enumerate(self.subject.graph.edges.values()):
+                if isinstance(edges, Tensor):
+                    leaves[id(edges)] = replace(leaves[id(edges)], relation=number)
         return leaves
 
     def _leaf(
@@ -436,7 +424,7 @@ class Exposer:
             record, logits, head = record_run(self.model, self.run, recorder)
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)
-            residual_limit(self.wanted.tolerance, logits.dtype)
+            residual_limit(self.options.tolerance, logits.dtype)
             self._check_expected(logits)
             first = logits if first is None else first
             gap = _gap(logits, first)
@@ -444,7 +432,8 @@ class Exposer:
                 raise ExposureRefused(describe_nondeterminism(self.model, self.run, first, gap))
             try:
                 embedding = head.embedding(logits, self.kind)
-                return self._from_record(record, logits, embedding, recorder.store.values)
+                frozen = FrozenRun(logits, embedding, recorder.store.values)
+                return self._from_record(record, frozen)
             except DivergedError as diverged:
                 if last:  # caches were filled by the first run
                     reason = describe_nondeterminism(self.model, self.run, logits, diverged.gap)
@@ -452,53 +441,38 @@ class Exposer:
         raise AssertionError
 
     def _check_expected(self, logits: Tensor) -> None:
-        assert self.read is not None
-        if self.wanted.expected is not None:
-            shown = pad(logits, (1, 0)) if self.read.binary else logits
-            noun = "node" if self.graphs is None else "graph"
-            check_expected(self.wanted.expected, shown, self.read.binary, self.called, noun)
+        if self.options.expected is not None:
+            shown = pad(logits, (1, 0)) if self.binary else logits
+            check_expected(self.options.expected, shown, self.binary, self.called, self.noun)
 
     @property
     def called(self) -> str:
+        """How the model was run and what of its output was read, in words."""
         assert self.read is not None
-        text = self.read.text
-        return self.subject.call.text + (
-            text if self.graphs is None else text.replace("z a node", "z a graph")
-        )
+        return self.subject.call.text + self.read.text
 
-    def _from_record(
-        self, record: Record, logits: Tensor, embedding: Tensor | None, stored: dict[int, Tensor]
-    ) -> Exposure:
-        """The exposure that a record shows; ``stored``: what its run has kept."""
+    def _from_record(self, record: Record, frozen: FrozenRun) -> Exposure:
+        """The exposure that a record shows."""
         analysis = self.analysis_of(record)
         try:
-            return self._from_analysis(analysis, logits, embedding, stored)
+            return self._from_analysis(analysis, frozen)
         except ExposureRefused:
             if not analysis.forget_attention():
                 raise
         # What follows linear attention cannot be followed: it is held, as attention kernels are.
-        return self._from_analysis(analysis, logits, embedding, stored)
+        return self._from_analysis(analysis, frozen)
 
-    def _from_analysis(
-        self,
-        analysis: Analysis,
-        logits: Tensor,
-        embedding: Tensor | None,
-        stored: dict[int, Tensor],
-    ) -> Exposure:
-        with default_device(self.device):
-            sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
-            analysis.refuse_branches(sites, self.where)
+    def _from_analysis(self, analysis: Analysis, frozen: FrozenRun) -> Exposure:
+        sites = self._sites(analysis, len(frozen.logits))
         try:
-            plan = CapturePlan.of(analysis, sites, len(logits), analysis.later_mixers(sites))
-            run = self._captured(analysis, sites, plan, logits, stored)
+            run = self._captured(analysis, sites, frozen)
         except ExposureRefused:
             for reason in non_sum_reasons(analysis, self.modules):
                 raise ExposureRefused(reason) from None
             raise
-        stored.clear()
-        if not self.wanted.gradients:
-            return self._built(run, logits, embedding)
+        frozen.stored.clear()
+        if not self.options.gradients:
+            return self._built(run, frozen)
         filtered = any(site.powers is not None for site in sites)
         if filtered or not is_affine(run.extracted.head) or analysis.is_gated(sites):
             raise InputError(
@@ -506,12 +480,13 @@ class Exposer:
                 "something nonlinear, or in several hops whose weights are multiplied out; call "
                 "it under torch.no_grad()"
             )
-        record = analysis.record
+        record, embedding = analysis.record, frozen.embedding
         with torch.enable_grad():
             run = replace(run, tensors=recompute_values(record))
             if embedding is not None and record.embedding is not None:
                 embedding = run.tensors[record.embedding]
-            return self._built(run, run.tensors[record.output], embedding)
+            logits = run.tensors[record.output]
+            return self._built(run, replace(frozen, logits=logits, embedding=embedding))
 
     def analysis_of(self, record: Record) -> Analysis:
         """A record with what depends on what."""
@@ -527,11 +502,18 @@ class Exposer:
         return next((t.device for t in tensors), torch.device("cpu"))
 
     def _sites(self, analysis: Analysis, size: int) -> list[FinalSite]:
+        """The final sums that are reweighted, of so many recipients."""
+        with default_device(self.device):
+            sites = self._unmixed(analysis, self._sums(analysis, size), size)
+            analysis.refuse_branches(sites, self.where)
+        return sites
+
+    def _sums(self, analysis: Analysis, size: int) -> list[FinalSite]:
         final, reached = analysis.find_final_sums(size, self.outputs)
         if not final:
             self._look_behind_caches(analysis)
             raise ExposureRefused(no_mixture_reason(analysis, self.modules, self.subject, size))
-        if self.wanted.hops == "paths" and self.graphs is None:
+        if self.options.hops == "paths" and self.graphs is None:
             steps = analysis.record.steps
 
             def holder(place: int) -> str:
@@ -545,9 +527,7 @@ class Exposer:
         filters = Filters(analysis, size, lambda _: "")
         return [replace(site, is_last_hop=filters.is_filter(site)) for site in sites]
 
-    def _final_sites(
-        self, analysis: Analysis, sites: list[FinalSite], size: int
-    ) -> list[FinalSite]:
+    def _unmixed(self, analysis: Analysis, sites: list[FinalSite], size: int) -> list[FinalSite]:
         """The sites behind which no operation mixes nodes and gives each a number of its own."""
         for site in sites:
             if analysis.value(site.value).dtype.is_complex:
@@ -568,11 +548,13 @@ class Exposer:
         return sites
 
     def _captured(
-        self, analysis: Analysis, sites: Sequence[FinalSite], plan: CapturePlan, logits: Tensor,
-        stored: Mapping[int, Tensor],
-    ) -> CapturedRun:  # fmt: skip
-        record, device = analysis.record, logits.device
-        capture, output = capture_run(self.run, record, plan, device, self.where, stored)
+        self, analysis: Analysis, sites: Sequence[FinalSite], frozen: FrozenRun
+    ) -> CapturedRun:
+        """What a second run shows of the sums, and of what follows them."""
+        record, logits = analysis.record, frozen.logits
+        plan = CapturePlan.of(analysis, sites, len(logits), analysis.later_mixers(sites))
+        device = logits.device
+        capture, output = capture_run(self.run, record, plan, device, self.where, frozen.stored)
         self.check_same(output, logits)
         builder = capture.tracer.builder
         value, _ = builder.flat(capture.tracer.output(output))
@@ -593,61 +575,55 @@ class Exposer:
         if not gap <= 10 * EXACT[logits.dtype]:
             raise DivergedError(gap)
 
-    def _built(self, found: CapturedRun, logits: Tensor, embedding: Tensor | None) -> Exposure:
+    def _built(self, run: CapturedRun, frozen: FrozenRun) -> Exposure:
         with default_device(self.device):
-            exposure, replay = self._assembled(found, logits, embedding)
-        if self.wanted.certified:
+            exposure, replay = self._assembled(run, frozen)
+        if self.options.certified:
             with torch.no_grad():
-                residual = self._certified(exposure, replay, logits, found.shifted)
+                residual = self._certified(exposure, replay, frozen.logits, run.shifted)
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
-        if self.wanted.gradients:
+        if self.options.gradients:
             exposure.__dict__.pop("mass", None)  # worked out by the certificate, without gradients
         exposure = exposure if exposure.head is None else probabilities_as_logits(exposure)
         return logit_as_two_classes(exposure) if self.binary else exposure
 
-    def _assembled(
-        self, found: CapturedRun, logits: Tensor, embedding: Tensor | None
-    ) -> tuple[Exposure, Replay]:
-        head, still = found.extracted.head, found.analysis.later_mixers(found.sites)
-        channels = found.channels if head.operations else logits
-        mixture, replay = self._mixture(found, (channels, logits), embedding, still)
+    def _assembled(self, run: CapturedRun, frozen: FrozenRun) -> tuple[Exposure, Replay]:
+        head = run.extracted.head
+        channels = run.channels if head.operations else frozen.logits
+        mixture, replay = self._mixture(run, channels, frozen)
         if not head.operations:
             return mixture, replay
-        frozen = logits.double().unsqueeze(0)
+        logits = frozen.logits.double().unsqueeze(0)
         if is_affine(head):
             exposure = fold_affine(mixture, head, None)
             # The model's own logits: apart by rounding, or by a shift common to a node's classes.
-            fixed = exposure.fixed_logits + (frozen - exposure.frozen_logits)
-            return replace(exposure, frozen_logits=frozen, fixed_logits=fixed), replay
+            fixed = exposure.fixed_logits + (logits - exposure.frozen_logits)
+            return replace(exposure, frozen_logits=logits, fixed_logits=fixed), replay
         try:
-            return mixture.with_head(head, frozen, replay=replay), replay
+            return mixture.with_head(head, logits, replay=replay), replay
         except InputError as error:
             divided = "of the head holds NaN" in str(error) and INFINITE
-            reason = (
-                divided or coarse_words(found.analysis.record) or DISAGREES.format(logits.dtype)
-            )
+            coarse = coarse_words(run.analysis.record)
+            reason = divided or coarse or DISAGREES.format(frozen.logits.dtype)
             raise ExposureRefused(f"{error}: {reason}") from error
 
     def _mixture(
-        self, found: CapturedRun, values: tuple[Tensor, Tensor], embedding: Tensor | None,
-        still: Sequence[int],
-    ) -> tuple[Exposure, Replay]:  # fmt: skip
-        """The mixture in the channels that what follows reads, and the model run with it.
-
-        ``values``: the channels [n, D] as they are, and the model's output; ``still``: operations
-        after the sums whose results are held.
-        """
-        (channels, logits), analysis, subject = values, found.analysis, self.subject
+        self, run: CapturedRun, channels: Tensor, frozen: FrozenRun
+    ) -> tuple[Exposure, Replay]:
+        """The mixture in the channels [n, D] that what follows reads, and the model run with it."""
+        analysis, subject, embedding = run.analysis, self.subject, frozen.embedding
+        still = analysis.later_mixers(run.sites, self.outputs)
         size, pooled = len(channels), self.graphs is not None
-        sites = _read_by_head(found)
-        blocks, names = self._blocks(sites, found), subject.names
-        if not self.wanted.gradients and not analysis.attention:
+        sites = _read_by_head(run)
+        blocks, names = self._blocks(sites, run), subject.names
+        if not self.options.gradients and not analysis.attention:
             analysis.record.forget()  # otherwise it may be analysed again
         if pooled or (subject.graph is None and any(site.sender == "cluster" for site in sites)):
             assert subject.nodes is not None
             recipient = "graph" if pooled else "node"
             blocks, names = number_senders(blocks, subject.nodes, recipient)
-        made: list[list[Mixture]] = []
+        senders = names.count(self.spaces.total)
+        mixtures: list[list[Mixture]] = []
         sorted_entries: dict[tuple[int, int], SortedEntries] = {}  # heads share theirs
         rows_pooled = pooled and analysis.centres is None
         naming = Naming(analysis, self.modules, blocks, subject.graph, rows_pooled)
@@ -655,76 +631,73 @@ class Exposer:
             key = id(block.recipients), id(block.rows)
             if key not in sorted_entries:
                 sorted_entries[key] = SortedEntries.of(block, size)
-            columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
-            weight = found.extracted.weight[:, torch.cat(columns)]
-            given = analysis.record.steps[block.site.step].layer_input
-            context = context_of(
-                block, size, fill_values(given, found.tensors), pooled, subject.graph
-            )
-            senders, entries = names.count(self.spaces.total), sorted_entries[key]
-            made.append(mixtures_of(block, group, weight, context, senders, entries))
-        own = set().union(*(site.sums | analysis.normalisers(site) for site in sites))
+            columns = [run.offsets[p.site.value] + p.channels for p in block.pieces]
+            weight = run.extracted.weight[:, torch.cat(columns)]
+            layer_input = analysis.record.steps[block.site.step].layer_input
+            inputs = fill_values(layer_input, run.tensors)
+            context = context_of(block, size, inputs, pooled, subject.graph)
+            entries = sorted_entries[key]
+            mixtures.append(mixtures_of(block, group, weight, context, senders, entries))
+        sums = set().union(*(site.sums | analysis.normalisers(site) for site in sites))
         starts = None
         if self.graphs is not None:
             assert subject.nodes is not None
             starts = graph_starts(blocks, subject.nodes, self.graphs, field(subject.data, "batch"))
-        mixture = assemble(
-            [mixture for several in made for mixture in several],
+        classes, dtype = frozen.logits.shape[1] + self.binary, frozen.logits.dtype
+        exposure = assemble(
+            [mixture for of_block in mixtures for mixture in of_block],
             channels,
             origin=type(self.model).__name__,
             fixed="biases, root and skip terms"
-            + "; log_softmax head: up to a shift common to a node's classes" * found.shifted,
+            + "; log_softmax head: up to a shift common to a node's classes" * run.shifted,
             root=has_root(analysis, self.modules, sites),
             embedding=None if embedding is None else embedding.unsqueeze(0),
             called=self.called,
-            fingerprint=fingerprint_of_model(
-                self.model, self.wanted.hops, logits.shape[1] + self.binary
-            ),
+            fingerprint=fingerprint_of_model(self.model, self.options.hops, classes),
             outputs=self.kind,
             names=names,
             graph_starts=starts,
-            held=self._held(analysis, own),
+            held=self._held(analysis, sums),
         )
-        pairs = zip(blocks, made, strict=True)
-        segments = mixture.segments
-        replay = Replay.of(self.model, self.run, found, pairs, segments, logits.dtype, still)
-        return mixture, replay
+        pairs = zip(blocks, mixtures, strict=True)
+        replay = Replay.of(self.model, self.run, run, pairs, exposure.segments, dtype, still)
+        return exposure, replay
 
-    def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
+    def _held(self, analysis: Analysis, sums: set[int]) -> tuple[HeldPart, ...]:
         """What mixes nodes and is none of the final sums."""
-        within = set(analysis.inner_mixers(own, self.spaces))
+        within = set(analysis.inner_mixers(sums, self.spaces))
         beside = {
-            p for p in analysis.side_mixers(own) if p not in within or self._is_pool(analysis, p)
+            p for p in analysis.side_mixers(sums) if p not in within or self._is_pool(analysis, p)
         }
-        beside |= set(analysis.row_movers(own, self.spaces.total))
+        beside |= set(analysis.row_movers(sums, self.spaces.total))
         beside |= set(analysis.python_reads())
-        return held_parts(analysis, self.where, within - own, beside)
+        return held_parts(analysis, self.where, within - sums, beside)
 
     def _is_pool(self, analysis: Analysis, place: int) -> bool:
         """Whether an operation is a pool: read out beside later ones, it counts by itself."""
         reduction = analysis.record.steps[place].reduction
         return reduction is not None and reduction.size == self.graphs
 
-    def _blocks(self, sites: Sequence[FinalSite], found: CapturedRun) -> list[Block]:
+    def _blocks(self, sites: Sequence[FinalSite], run: CapturedRun) -> list[Block]:
         """The blocks of all sites; sums of one convolution with the same coefficients are one."""
         blocks: list[Block] = []
-        known: list[tuple[str, FinalSite, int]] = []
+        joinable: list[tuple[str, FinalSite, int]] = []
         for site in sites:
-            several = blocks_of(found.analysis, site, found.tensors)
-            steps = found.analysis.record.steps
+            of_site = blocks_of(run.analysis, site, run.tensors)
+            steps = run.analysis.record.steps
             holder, module = holder_of(self.modules, steps[site.step].module)
             alike = isinstance(module, MessagePassing | Aggregation)
-            alike = alike and site.powers is None and len(several) == 1 and not site.members
+            alike = alike and site.powers is None and len(of_site) == 1 and not site.members
             twins = [
-                first for name, other, first in known
-                if alike and name == holder and same_entries(found.analysis, other, site)
+                first for name, other, first in joinable
+                if alike and name == holder and same_entries(run.analysis, other, site)
             ]  # fmt: skip
             if twins:
-                blocks[twins[0]] = join_blocks(blocks[twins[0]], several[0])
+                blocks[twins[0]] = join_blocks(blocks[twins[0]], of_site[0])
                 continue
             if alike:
-                known.append((holder, site, len(blocks)))
-            blocks += several
+                joinable.append((holder, site, len(blocks)))
+            blocks += of_site
         blocks = [block for block in blocks if len(block.recipients)] or blocks[:1]
         graph = self.subject.graph
         return blocks if graph is None else [keep_sender_type(block, graph) for block in blocks]
@@ -784,9 +757,9 @@ class Exposer:
                 + broken()
             )
         # A model in float64 may compute in float32 inside.
-        made = {v.dtype for v in replay.record.values if v.live and v.step >= 0}
-        coarsest = torch.float32 if torch.float32 in made else logits.dtype
-        limit = residual_limit(self.wanted.tolerance, coarsest)
+        computed = {v.dtype for v in replay.record.values if v.live and v.step >= 0}
+        coarsest = torch.float32 if torch.float32 in computed else logits.dtype
+        limit = residual_limit(self.options.tolerance, coarsest)
         if not residual <= limit:
             self.check_same(self.run(), logits)
             raise ExposureRefused(
@@ -816,13 +789,13 @@ def _without_shift(
     return (rest, True) if is_affine(HeadGraph(width, tuple(rest))) else (operations, False)
 
 
-def _read_by_head(found: CapturedRun) -> list[FinalSite]:
+def _read_by_head(run: CapturedRun) -> list[FinalSite]:
     """The sites that what follows reads at all."""
     read = []
-    for site in found.sites:
-        first = found.offsets[site.value]
-        frame = frame_of_site(found.analysis.value(site.value).shape, site, 0)
-        if bool((found.extracted.weight[:, first : first + frame.width] != 0).any()):
+    for site in run.sites:
+        first = run.offsets[site.value]
+        frame = frame_of_site(run.analysis.value(site.value).shape, site, 0)
+        if bool((run.extracted.weight[:, first : first + frame.width] != 0).any()):
             read.append(site)
     if not read:
         raise ExposureRefused("the logits do not depend on what the model's last sums give")
@@ -1037,6 +1010,79 @@ def _holds_graph(value: object, data: object, rows: int) -> bool:
     return any(bool((part == one).all()) for part in parts for one in (graph, graph.t()))
 
 
+# Our own backbones, by algebra, for all members at once -------------------------------------------
+
+
+@torch.no_grad()
+def expose_frozen(frozen: Frozen) -> Exposure:
+    """z⁰ = β + Σ_g A_g (h W_g), with A_g multiplied out to one coefficient per source."""
+    backbone, readout = frozen.backbone, frozen.readout
+    terms, coefficients = _interleaved([s.operator.expanded() for s in readout.streams])
+    tables = readout.contributions(frozen.node_state)
+    contributions = torch.cat([table.transpose(0, 1) for table in tables], dim=1).double()
+    nodes = torch.arange(frozen.graph.num_nodes, device=frozen.device)
+    state = frozen.state.contiguous()
+    frozen_logits = frozen.logits.double()
+    groups = tuple(
+        Group(stream.name, f"{backbone.title}: {backbone.rule}", "the trained backbone")
+        for stream in readout.streams
+    )
+    by_recipient = Pattern(terms.indptr[:: len(groups)], terms.indices, contributions.shape[1])
+    return derived_exposure(
+        groups=groups,
+        recipients=nodes,
+        segments=terms.indptr,
+        rows=terms.indices,
+        coefficients=coefficients,
+        contributions=contributions,
+        fixed_logits=frozen_logits - mixture_of(by_recipient, coefficients, contributions),
+        frozen_logits=frozen_logits,
+        state=state,
+        messages=state,
+        message_rows=nodes.int().repeat(len(groups)),
+        sources=nodes.int().repeat(len(groups)),
+        root=readout.root is not None,
+        origin=f"{backbone.title} on {frozen.data.get('name') or 'a graph'}",
+        fixed=backbone.fixed,
+        embedding=frozen.embedding,
+        fingerprint=_fingerprint(frozen),
+    )
+
+
+def _fingerprint(frozen: Frozen) -> tuple[str, ...]:
+    """A digest of each member's parameters."""
+    kind, classes = f"backbone {type(frozen.backbone).__name__}", frozen.logits.shape[2]
+    return tuple(
+        digest_of_weights(kind, classes, [(name, p[s]) for name, p in frozen.parameters.items()])
+        for s in range(frozen.num_members)
+    )
+
+
+def _interleaved(operators: list[Operator]) -> tuple[Pattern, Tensor]:
+    """The terms of several groups in one list, sorted by recipient and then by group.
+
+    Returns a pattern whose row v·G+g is the segment of recipient v and group g, with columns
+    offset by g·N, and the coefficients [S or 1, T].
+    """
+    count, nodes = len(operators), operators[0].pattern.num_rows
+    lengths = torch.stack([operator.pattern.indptr.diff() for operator in operators], dim=1)
+    segments = torch.cat([lengths.new_zeros(1), lengths.view(-1).cumsum(0)])
+    members = max(_by_member(operator).shape[0] for operator in operators)
+    rows = segments.new_empty(int(segments[-1]), dtype=torch.int32)
+    coefficients = operators[0].coefficients.new_empty(members, rows.numel())
+    for group, operator in enumerate(operators):
+        places = places_of_group(segments, group, count)
+        rows[places] = operator.pattern.indices + group * nodes
+        coefficients[:, places] = _by_member(operator)
+    return Pattern(segments, rows, count * nodes), coefficients
+
+
+def _by_member(operator: Operator) -> Tensor:
+    """[S or 1, T]."""
+    coefficients = operator.coefficients
+    return coefficients.unsqueeze(0) if coefficients.dim() == 1 else coefficients.t()
+
+
 # The same model on many graphs -------------------------------------------------------------------
 
 
@@ -1065,7 +1111,7 @@ class ExposurePlan:
         """
         refuse_compiled(model)
         self.model, self.node_type, self.classes = model, node_type, classes
-        self._wanted = ExposeOptions(hops, outputs=outputs)
+        self._options = ExposeOptions(hops, outputs=outputs)
         self._weights: list[Tensor] | None = None
 
     def __call__(self, data: Any, forward: Forward, gradients: bool = False) -> Exposure:
@@ -1078,12 +1124,10 @@ class ExposurePlan:
                 its own weights stay frozen.
         """
         certified = self._weights is None or not has_learned(self.model, self._weights)
-        wanted = replace(self._wanted, certified=certified, gradients=gradients)
+        options = replace(self._options, certified=certified, gradients=gradients)
         with resting(self.model), torch.no_grad():
-            exposure = Exposer(self._subject(data, forward), wanted).exposed()
+            subject = model_on_data(self.model, data, forward, self.node_type, self.classes)
+            exposure = Exposer(subject, options).exposed()
         if certified:
             self._weights = learned_by(self.model)
         return exposure
-
-    def _subject(self, data: Any, forward: Forward) -> ModelOnData:
-        return model_on_data(self.model, data, forward, self.node_type, self.classes)

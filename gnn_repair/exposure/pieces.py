@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.checks import as_classes, as_member, as_nodes
+from gnn_repair.checks import as_classes, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import check_head
 from gnn_repair.exposure.heads.operations import HeadGraph
@@ -514,11 +514,6 @@ def nodes_for(exposure: Exposure, nodes: Any) -> Tensor:
     if "bool" in str(getattr(nodes, "dtype", "")):
         require_own(exposure, nodes, "nodes")
     return as_nodes(nodes, exposure.num_nodes, noun=noun).to(exposure.recipients.device)
-
-
-def member_for(exposure: Exposure, index: Any) -> int:
-    """A member's number, counted from the end where negative, as Python's sequences do."""
-    return as_member(index, exposure.num_members)
 
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}

@@ -16,37 +16,44 @@ and the same pieces hold h and o in the D channels of the aggregate instead of C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, astuple, dataclass, fields, replace
 from functools import cached_property
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import gnn_repair
-from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.operations import HeadGraph
-from gnn_repair.exposure.parts import concatenate_exposures, local_values
+from gnn_repair.checks import as_member
+from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.heads.head import ANSWERS, followed_by, kind_of, read_head, write_head
+from gnn_repair.exposure.heads.operations import HeadGraph, Operation
 from gnn_repair.exposure.pieces import (
     EXACT,
+    NOUNS,
     ONE_KIND,
+    OPTIONAL,
+    PIECES,
+    RECONSTRUCTION,
     NodeNames,
     check_exposure,
     check_with_head,
     classes_for,
     coefficients_for,
     cut_terms,
-    member_for,
     mixture_of,
     nodes_for,
+    recipient_column,
+    reconstruction,
     slices,
     through_head,
 )
-from gnn_repair.exposure.tying import TIED, tie_groups
-from gnn_repair.exposure.views import describe, one_line, read_pieces, term_frame, write_exposure
-from gnn_repair.files import contents_of
+from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.kernels import Pattern
 from gnn_repair.notebook import html_view
 from gnn_repair.published import REACHABLE
@@ -60,16 +67,7 @@ SAMPLED = "sampled subgraph"
 """Said by every answer about one: of the whole graph it may be untrue."""
 SMALL = 1000
 """Of logits below so many times what counts as a win, a notable part of the wins does not count."""
-BY_MEMBER = (
-    "coefficients",
-    "contributions",
-    "fixed_logits",
-    "frozen_logits",
-    "frozen_aggregate",
-    "state",
-    "messages",
-    "embedding",
-)
+BY_MEMBER = tuple(name for name, (axes, _) in PIECES.items() if axes[0] in "S?")
 """Fields with a leading member axis."""
 Replay = Callable[[Tensor], Tensor]
 """λ [T] → the logits [N, C] of the user's own model run with its messages reweighted."""
@@ -264,9 +262,9 @@ class Exposure:
         sums = []
         for some in slices(lengths.numel(), 1 + self.num_terms // lengths.numel()):
             terms = slice(int(self.segments[some.start]), int(self.segments[some.stop]))
-            shown = coefficients[:, terms].double().t().contiguous()
+            weights = coefficients[:, terms].double().t().contiguous()
             sums.append(
-                torch.segment_reduce(shown, "sum", lengths=lengths[some], axis=0, initial=0.0)
+                torch.segment_reduce(weights, "sum", lengths=lengths[some], axis=0, initial=0.0)
             )
         return torch.cat(sums).t().reshape(-1, self.num_recipients, self.num_groups)
 
@@ -306,17 +304,17 @@ class Exposure:
             residual: see :attr:`residual`.
             replay: see :attr:`replay`.
         """
-        made = self._altered(
+        exposure = self._altered(
             head=head,
             frozen_aggregate=self.aggregate.frozen_logits,
             frozen_logits=frozen_logits,
             residual=residual,
             replay=replay,
         )
-        made.__dict__.pop("aggregate", None)
+        exposure.__dict__.pop("aggregate", None)
         with torch.no_grad():
-            check_with_head(made)
-        return made
+            check_with_head(exposure)
+        return exposure
 
     def logits(self, coefficients: Tensor | None = None) -> Tensor:
         """z(λ) at the recipients, [S, n, C] float64; λ = α unless given.
@@ -336,9 +334,11 @@ class Exposure:
 
     def mixture(self, coefficients: Tensor | None = None) -> Tensor:
         """Σ λ ℓ at the recipients, [S, n, D] float64; λ = α unless given."""
-        given = coefficients is not None
-        coefficients = coefficients_for(self, coefficients) if given else self.coefficients
-        return mixture_of(self.terms_by_recipient, coefficients, self.contributions)
+        if coefficients is None:
+            weights = self.coefficients
+        else:
+            weights = coefficients_for(self, coefficients)
+        return mixture_of(self.terms_by_recipient, weights, self.contributions)
 
     def margins(self, target: Tensor, coefficients: Tensor | None = None) -> Tensor:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.
@@ -351,8 +351,8 @@ class Exposure:
         classes = classes_for(self, target, "target")[self.recipients]
         logits = self.logits(coefficients)
         index = classes.clamp(min=0).expand(logits.shape[:2]).unsqueeze(-1)
-        own = logits.gather(2, index)
-        margins = (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        best_rival = logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)
+        margins = (logits.gather(2, index) - best_rival).squeeze(-1)
         return margins.masked_fill(classes < 0, torch.nan)
 
     # Other views of the same value ------------------------------------------------------------
@@ -363,9 +363,9 @@ class Exposure:
         Its ``replay`` takes the coefficients of these recipients' terms; the others keep α.
         """
         chosen = nodes_for(self, nodes)
-        place = torch.full((self.num_nodes,), -1, device=chosen.device)
-        place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
-        positions = place[chosen]
+        position_of = torch.full((self.num_nodes,), -1, device=chosen.device)
+        position_of[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
+        positions = position_of[chosen]
         if bool((positions < 0).any()):
             lost = self.names.node(int(chosen[positions < 0][0]))
             raise InputError(f"{lost} is not among the recipients")
@@ -389,7 +389,7 @@ class Exposure:
 
     def member(self, index: int) -> Exposure:
         """The exposure of one member alone (S = 1); −1 is the last one."""
-        number = member_for(self, index)
+        number = as_member(index, self.num_members)
         if self.num_members == 1:
             return self
         pick = slice(number, number + 1)
@@ -417,14 +417,55 @@ class Exposure:
         Nothing is merged: a node that several parts hold stands there once for each, with the
         state that it had there, and ``n_id`` says who it is.
         """
-        return concatenate_exposures(Exposure, parts)
+        parts = list(parts) if isinstance(parts, Iterable) else [parts]
+        foreign = [type(part).__name__ for part in parts if not isinstance(part, Exposure)]
+        if foreign or not parts:
+            kind = (foreign or ["nothing"])[0]
+            raise InputError(f"{kind} cannot be joined; give at least one exposure")
+        if any(part.head is not None for part in parts):
+            raise InputError(
+                "exposures of models with a nonlinear head cannot be joined; ask each, and join "
+                "the answers' frames"
+            )
+        if not all(sends_to_itself(part) for part in parts):
+            raise InputError(
+                "exposures of graphs, or of several kinds of node, cannot be joined yet"
+            )
+        for number, part in enumerate(parts[1:], 1):
+            for name in SAME:
+                if getattr(part, name) != getattr(parts[0], name):
+                    raise InputError(
+                        f"part {number} has another {name} than part 0; join exposures of one model"
+                    )
+            if _sizes(part) != _sizes(parts[0]):
+                raise InputError(
+                    f"part {number} differs from part 0 in members, classes, width or in having "
+                    "node numbers (n_id); join exposures of one model on parts of one graph"
+                )
+        return _one_after_another(parts)
 
     def local(self, values: Tensor) -> Tensor:
         """Values of the graph's nodes (labels, a mask) as values of this exposure's nodes.
 
         Of a mask what is true of recipients; without ``n_id`` the values themselves.
         """
-        return local_values(self, values)
+        if not isinstance(values, Tensor) or values.dim() == 0:
+            raise InputError(f"values is {values!r:.60}; give a tensor with a row for each node")
+        if self.n_id is None:
+            return values
+        largest = int(self.n_id.max()) if self.num_nodes else -1
+        if largest >= values.shape[0]:
+            raise InputError(
+                f"values has {values.shape[0]} rows but node {largest} is in the exposure; give a "
+                "row for each node of the graph that was sampled from"
+            )
+        by_node = values[self.n_id.to(values.device)]
+        if by_node.dtype != torch.bool:
+            return by_node
+        of_recipients = torch.zeros_like(by_node)
+        places = self.recipients.to(by_node.device)
+        of_recipients[places] = by_node[places]
+        return of_recipients
 
     def to(self, device: str | torch.device) -> Exposure:
         """The same exposure with its tensors on another device."""
@@ -445,8 +486,8 @@ class Exposure:
         fresh = gnn_repair.expose(model, data, **{"outputs": self.outputs, **settings})
         if any(TIED in group.rule for group in self.groups):
             fresh = fresh.tied()
-        known = fresh.num_nodes == self.num_nodes
-        here = fresh.restrict(self.recipients.to(fresh.recipients.device)) if known else None
+        same_size = fresh.num_nodes == self.num_nodes
+        here = fresh.restrict(self.recipients.to(fresh.recipients.device)) if same_size else None
         device = self.recipients.device
         if here is None or not (
             torch.equal(here.segments.to(device), self.segments)
@@ -473,8 +514,47 @@ class Exposure:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def to_frame(self, nodes: Any = None, member: int = 0) -> pd.DataFrame:
-        """One row per term of these nodes (all unless given): group, source, α, contribution."""
-        return term_frame(self, nodes, member)
+        """One row per term of these nodes (all unless given): group, source, α, contribution.
+
+        The contribution ℓ has one column per class; before a nonlinear head single messages
+        contribute no logits, so those columns are left out. Where graphs are classified the
+        recipient is called ``graph``, ``source`` is a node's number in the whole list and ``node``
+        its number in that graph; −1 where ``source_type`` says that a cluster or an edge is
+        pooled. Where senders are of several kinds, ``source_type`` says which and ``source`` is
+        the number within that kind.
+        """
+        import pandas as pd  # which loads slowly
+
+        part = (self if nodes is None else self.restrict(nodes)).member(member)
+        slot = torch.repeat_interleave(part.segments.diff()).cpu()
+        recipients = part.recipients.cpu()[slot // part.num_groups]
+        row = part.rows.long()
+        senders = part.sources[row].cpu()
+        kind, number = part.names.split(senders.numpy())
+        pooled = part.graph_starts is not None
+        columns: dict[str, Any] = {
+            "graph" if pooled else "node": part._named(recipients),
+            "group": [part.groups[g].name for g in (slot % part.num_groups).tolist()],
+        }
+        if len(part.names.senders) > pooled:
+            columns["source_type"] = kind
+        columns["source"] = number if part.n_id is None else part._named(senders)
+        if part.graph_starts is not None:
+            first = part.graph_starts.cpu()[recipients]
+            columns["node"] = np.where(kind == "node", columns["source"] - first.numpy(), -1)
+        columns["coefficient"] = part.coefficients[0].cpu().numpy()
+        frame = pd.DataFrame(columns)
+        if part.head is not None:
+            return frame
+        logits = pd.DataFrame(part.contributions[0, row].cpu().numpy()).add_prefix("logit ")
+        return pd.concat([frame, logits], axis=1)
+
+    def _named(self, nodes: Tensor) -> Any:
+        """The graph's numbers of nodes; −1, nobody, stays."""
+        if self.n_id is None:
+            return nodes.numpy()
+        names = self.n_id.cpu()[nodes.clamp(min=0).long()]
+        return torch.where(nodes < 0, nodes, names).numpy()
 
     def _repr_html_(self) -> str:
         return html_view(self)
@@ -483,7 +563,18 @@ class Exposure:
 
     def save(self, path: str | Path) -> None:
         """Write the exposure as one safetensors file (the model itself stays outside)."""
-        write_exposure(self, path)
+        tensors = self._tensors()
+        header = {name: getattr(self, name) for name in HEADER}
+        header["groups"] = [list(astuple(group)) for group in self.groups]
+        header["fingerprint"] = list(self.fingerprint)
+        header["names"] = self.names.header() if self.names.typed else None
+        header["held"] = [[part.title, list(part.operations), part.beside] for part in self.held]
+        header["head"] = None if self.head is None else write_head(self.head, tensors)
+        one, other = self.messages, self.state
+        if one.data_ptr() == other.data_ptr() and one.shape == other.shape:
+            del tensors["messages"]  # a second name of one matrix
+        said = {n: v for n, v in header.items() if n not in ABSENT or v != ABSENT[n]}
+        save_tensors(path, KIND, said, tensors)
 
     @classmethod
     def load(cls, path: str | Path) -> Exposure:
@@ -500,16 +591,482 @@ class Exposure:
         return describe(self)
 
     def __repr__(self) -> str:
-        return one_line(self)
+        members = f"{self.num_members} members, " if self.num_members > 1 else ""
+        return (
+            f"<Exposure of {self.origin or 'a model'}: {members}{_recipients(self)}, "
+            f"{counted_outputs(self)}, {self.num_groups} group{'s' * (self.num_groups > 1)}, "
+            f"{self.num_terms:,} messages{_follows(self)}>"
+        )
 
 
 def derived_exposure(**pieces: Any) -> Exposure:
     """An exposure whose fixed logits were just made by taking the mixture off the frozen ones."""
-    made = object.__new__(Exposure)
-    defaults = {one.name: one.default for one in fields(Exposure) if one.default is not MISSING}
-    made.__dict__.update(defaults | pieces)
+    exposure = object.__new__(Exposure)
+    optional = [field for field in fields(Exposure) if field.default is not MISSING]
+    exposure.__dict__.update({field.name: field.default for field in optional} | pieces)
     with torch.no_grad():
-        check_exposure(made, derived=True)
-    if made.coefficients.requires_grad:
-        made.__dict__.pop("mass", None)
-    return made
+        check_exposure(exposure, derived=True)
+    if exposure.coefficients.requires_grad:
+        exposure.__dict__.pop("mass", None)
+    return exposure
+
+
+# In words -----------------------------------------------------------------------------------------
+
+
+def describe(exposure: Exposure) -> str:
+    """What was exposed, by which rule, and how exactly: the text of ``print(exposure)``."""
+    members = exposure.num_members
+    head = exposure.head
+    lines = [
+        f"Exposure of {exposure.origin or 'a model'}"
+        + (f", {members} members" * (members > 1))
+        + _follows(exposure),
+        f"  {_recipients(exposure)}, {counted_outputs(exposure)}, "
+        f"{exposure.num_terms:,} messages ({_spread(exposure)})",
+    ]
+    if exposure.called:
+        lines.append(f"  called as {exposure.called}")
+    numbered = list(enumerate(exposure.groups))
+    for rule, groups in groupby(numbered, lambda item: (item[1].rule, item[1].coefficients_from)):
+        lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
+        lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
+    if exposure.graph_starts is not None and exposure.num_groups > 1:
+        some = len(alike_groups(exposure)[0]) < exposure.num_groups
+        note = "every group has weights of its own, also where a node is in several"
+        lines.append(f"    {note}" + "; tied() gives it one for all that weigh alike" * some)
+    root = "; the node's own state is context for repairs" if exposure.root else ""
+    fixed = "fixed logits" if head is None else f"aggregate of {head.width} channels; fixed"
+    lines.append(f"  {fixed}: {exposure.fixed}{root}")
+    for beside, words in ((True, "held as it is"), (False, "before the messages, held as it is")):
+        parts = ", ".join(str(part) for part in exposure.held if part.beside == beside)
+        lines += [f"  {words}: {parts}"] if parts else []
+    if head is not None:
+        lines.append(f"  {ANSWERS[kind_of(head)]}")
+    exact = f"  reconstruction {reconstruction(exposure):.1e}"
+    if exposure.residual is not None:
+        exact += f"; residual {exposure.residual:.1e} on the model run with reweighted messages"
+    elif head is None:
+        exact += "; exact by algebra"
+    if head is not None and exposure.replay is None:
+        exact += "; not bound to its model (use bind)"
+    lines.append(exact)
+    return "\n".join(lines)
+
+
+def _follows(exposure: Exposure) -> str:
+    return "" if exposure.head is None else f", followed by: {followed_by(exposure.head)}"
+
+
+def counted_outputs(exposure: Exposure) -> str:
+    """``18 classes``, ``121 labels``, ``1 value``."""
+    number = exposure.num_classes
+    return f"{number} {NOUNS[exposure.outputs] if number == 1 else exposure.outputs}"
+
+
+def _recipients(exposure: Exposure) -> str:
+    """``3 nodes``, and of how many where some were left out."""
+    count, nodes = exposure.num_recipients, exposure.num_nodes
+    if exposure.graph_starts is not None:
+        some = f" of {nodes:,}" * (count < nodes)
+        noun = "graph" if nodes == 1 else "graphs"
+        return f"{count:,}{some} {noun} with {int(exposure.graph_starts[-1]):,} nodes"
+    noun = "node" if nodes == 1 else "nodes"
+    kind = f" ({exposure.names.recipient})" if exposure.names.by_type else ""
+    some = "" if count == nodes else f" of {nodes:,}"
+    sampled = " of a sampled subgraph" * (exposure.n_id is not None)
+    return f"{count:,}{some} {noun}{kind}{sampled}"
+
+
+def _size(exposure: Exposure, group: int) -> str:
+    lengths = exposure.segments.diff().view(-1, exposure.num_groups)[:, group]
+    absent = int((lengths == 0).sum())
+    mass = exposure.mass[:, lengths > 0, group]
+    text = f"{int(lengths.sum()):,} messages"
+    if mass.numel():
+        low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
+        text += f", mass {low}" if low == high else f", mass {low} to {high}"
+    noun = recipient_column(exposure.names)
+    return text + (f", absent at {absent:,} {noun}{'s' * (absent > 1)}" if absent else "")
+
+
+def _spread(exposure: Exposure) -> str:
+    counts = exposure.segments[:: exposure.num_groups].diff()
+    if counts.numel() == 0:
+        return "none"
+    low, high, mean = int(counts.min()), int(counts.max()), float(counts.double().mean())
+    noun = recipient_column(exposure.names)
+    if low == high:
+        return f"{low:,} per {noun}"
+    return f"{low:,} to {high:,} per {noun}, {mean:.1f} on average"
+
+
+# In files -----------------------------------------------------------------------------------------
+
+
+KIND = "gnn-repair exposure"
+WITH_HEAD = "gnn-repair tailed exposure"
+"""What version 0.2 called the file of an exposure with a head."""
+HEADER = {
+    "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
+    "fingerprint": list, "called": str, "names": dict | None, "outputs": str, "held": list,
+    "head": dict | None,
+}  # fmt: skip
+ABSENT: dict[str, Any] = {
+    "fingerprint": [], "called": "", "names": None, "outputs": "classes", "held": [], "head": None,
+}  # fmt: skip
+"""What files may leave out, and what that means; of tensors also messages that are the state."""
+
+
+def read_pieces(path: str | Path) -> dict[str, Any]:
+    """What :meth:`Exposure.save` wrote, by the names of its fields; lists of texts as lists."""
+    header, tensors = load_tensors(path, KIND, formerly=(WITH_HEAD,))
+    with contents_of(path):
+        if "aggregate" in header:
+            header, tensors = _as_written_now(header, tensors)
+        header = {**ABSENT, **header}
+        head = None if header["head"] is None else read_head(header["head"], tensors)
+        _check_header(header)
+        _check_tensors(tensors)
+    # Since an exposure may hold one matrix as both, it does so after reading, too.
+    return {"messages": tensors["state"], **header, **tensors, "head": head}
+
+
+def _as_written_now(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+    """Header and tensors of an exposure with a head that version 0.2 wrote."""
+    check_fields(header, {"aggregate": dict, "tail": dict, "residual": float | None}, "header")
+    names = {"frozen_logits": "frozen_logits", "aggregate/frozen_logits": "frozen_aggregate"}
+    moved = {
+        names.get(name, name.removeprefix("aggregate/").replace("tail/", "head/", 1)): tensor
+        for name, tensor in tensors.items()
+    }
+    return {**header["aggregate"], "head": header["tail"], "residual": header["residual"]}, moved
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    check_fields(header, HEADER, "header")
+    for group in header["groups"]:
+        if not isinstance(group, list) or [type(text) for text in group] != [str] * 3:
+            raise InputError("a group is not named by three texts")
+    for part in header["held"]:
+        fit = isinstance(part, list) and [type(item) for item in part] == [str, list, bool]
+        if not fit or any(not isinstance(name, str) for name in part[1]):
+            raise InputError(f"a held part is {str(part)[:60]!r}: not a title, names and a mark")
+    if any(not isinstance(digest, str) for digest in header["fingerprint"]):
+        raise InputError("its fingerprint is not a list of texts")
+    if header["residual"] is not None and header["residual"] < 0:
+        raise InputError(f"residual is {header['residual']}, which is negative")
+
+
+def _check_tensors(tensors: dict[str, Tensor]) -> None:
+    """What the exposure itself does not check when it is built."""
+    if unknown := sorted(tensors.keys() - PIECES.keys()):
+        raise InputError(f"it holds {unknown[0][:80]!r}, which is no piece of an exposure")
+    if missing := sorted(PIECES.keys() - {*OPTIONAL, "messages"} - tensors.keys()):
+        raise InputError(f"it lacks {missing[0]}, which every exposure has")
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{name} holds NaN or infinite values")
+
+
+# One weight per sender in several groups ----------------------------------------------------------
+
+
+TIED = "one weight per sender in all of these groups"
+"""Said in the rule of a group that stands for several."""
+MARK = " tied"
+"""At the end of a tied exposure's fingerprints: its repairs fit no other exposure of the model."""
+
+
+def alike_groups(exposure: Exposure) -> tuple[list[list[int]], list[Tensor]]:
+    """Groups by number, those together that can share their weights; and every group's terms.
+
+    The terms come by recipient and within one by sender, so that those of alike groups match.
+    """
+    count = exposure.num_groups
+    lengths = exposure.segments.diff()
+    slot = torch.repeat_interleave(lengths)
+    senders = exposure.sources[exposure.rows.long()].long()
+    order = torch.argsort(slot * (exposure.num_sources + 1) + senders + 1, stable=True)
+    terms = [order[slot % count == group] for group in range(count)]
+    # Clusters and edges have numbers by which those of another pool may be called, too.
+    pooled = exposure.graph_starts is not None and exposure.names.typed
+    num_nodes = exposure.names.senders[0][1] if pooled else exposure.num_sources
+    close = EXACT.get(exposure.coefficients.dtype, RECONSTRUCTION)
+    classes, first = list[list[int]](), dict[int, tuple[Tensor, Tensor]]()
+    for group, of_group in enumerate(terms):
+        mass = torch.repeat_interleave(exposure.mass[:, :, group], lengths[group::count], 1)
+        key = torch.stack([slot[of_group] // count, senders[of_group]])
+        shares = exposure.coefficients[:, of_group].double() / mass
+        named = bool(((senders[of_group] >= 0) & (senders[of_group] < num_nodes)).all())
+        for members in classes:
+            other, weights = first.get(members[0], (key[:0], shares))
+            if named and torch.equal(key, other) and torch.allclose(shares, weights, close, 0.0):
+                members.append(group)
+                break
+        else:
+            classes.append([group])
+            first |= {group: (key, shares)} if named else {}
+    return classes, terms
+
+
+def tie_groups(exposure: Exposure) -> Exposure:
+    """The exposure in which groups that weigh the same senders alike are one."""
+    classes, terms = alike_groups(exposure)
+    if exposure.num_groups == 1:
+        return exposure
+    if len(classes) == exposure.num_groups:
+        raise InputError(
+            "no two groups of this exposure can share their weights: that needs the same nodes as "
+            "senders at every recipient, with coefficients that differ by one factor at most"
+        )
+    mixture, rows = exposure.aggregate, exposure.rows.long()
+    lengths = exposure.segments.diff().view(-1, exposure.num_groups)
+    counts = lengths[:, [members[0] for members in classes]].reshape(-1)
+    slot = torch.repeat_interleave(counts)
+    first, shared = torch.empty_like(slot), torch.empty_like(rows)
+    factors = torch.empty_like(exposure.coefficients, dtype=torch.float64)
+    for number, members in enumerate(classes):
+        places = (slot % len(classes) == number).nonzero().view(-1)
+        first[places] = terms[members[0]]
+        for group in members:
+            ratio = exposure.mass[:, :, group] / exposure.mass[:, :, members[0]]
+            factors[:, terms[group]] = ratio[:, slot[places] // len(classes)]
+            shared[terms[group]] = places  # the term that it is now
+    numbers = torch.arange(len(slot), dtype=torch.int32, device=slot.device)
+    alpha = exposure.coefficients[:, first]
+    table = mixture.contributions.new_zeros(exposure.num_members, len(slot), mixture.num_classes)
+    table.index_add_(1, shared, factors.unsqueeze(2) * mixture.contributions[:, rows])
+    read = torch.stack([shared, exposure.message_rows[rows].long()]).unique(dim=1)
+    messages = exposure.messages.new_zeros(
+        len(exposure.messages), len(slot), exposure.state.shape[2]
+    ).index_add_(1, read[0], exposure.messages[:, read[1]])
+    segments, fixed = exposure.segments.new_zeros(len(counts) + 1), mixture.fixed_logits.clone()
+    segments[1:] = counts.cumsum(0)
+    pattern = Pattern(segments[:: len(classes)], numbers, len(slot))
+    fixed[:, exposure.recipients] += mixture.mixture() - mixture_of(pattern, alpha, table)
+    tied = replace(
+        mixture,
+        groups=tuple(_joined([exposure.groups[g] for g in members]) for members in classes),
+        segments=segments,
+        rows=numbers,
+        coefficients=alpha,
+        contributions=table,
+        fixed_logits=fixed,
+        messages=messages,
+        message_rows=numbers,
+        sources=exposure.sources[rows[first]],
+        fingerprint=tuple(digest + MARK for digest in exposure.fingerprint),
+    )
+    replay = exposure.replay
+    if exposure.head is None:
+        return tied
+    run = None if replay is None else lambda lam: replay(lam.reshape(-1)[shared] * factors[0])
+    return tied.with_head(exposure.head, exposure.frozen_logits, exposure.residual, run)
+
+
+def _joined(groups: list[Group]) -> Group:
+    if len(groups) == 1:
+        return groups[0]
+    name = " + ".join(group.name for group in groups)
+    return replace(groups[0], name=name, rule=f"{groups[0].rule}; {TIED}")
+
+
+# A part of one ------------------------------------------------------------------------------------
+
+
+class Focus(NamedTuple):
+    """A part of an exposure, and where its nodes and terms stand in the whole."""
+
+    exposure: Exposure
+    """Nodes and table rows numbered anew; recipients in the order that they were asked for."""
+    nodes: Tensor
+    """[k] int64: the whole exposure's node behind each of its own."""
+    terms: Tensor
+    """[t] int64: likewise for its terms."""
+
+
+def focus(exposure: Exposure, positions: Tensor) -> Focus:
+    """The part about the recipients at ``positions`` [n] int64, each once."""
+    segments, terms = cut_terms(exposure.segments, exposure.num_groups, positions)
+    rows, row_of = _kept(exposure.rows[terms], exposure.contributions.shape[1])
+    messages, message_of = _kept(exposure.message_rows[rows], exposure.messages.shape[1])
+    senders, chosen = exposure.sources[rows], exposure.recipients[positions]
+    nodes = torch.arange(exposure.num_nodes, device=chosen.device)
+    node_of, sources = nodes.int(), senders
+    if sends_to_itself(exposure):
+        nodes, node_of = _kept(torch.cat([senders[senders >= 0].long(), chosen]), len(nodes))
+        sources = torch.where(senders < 0, senders, node_of[senders.long().clamp(min=0)])
+    by_node = ("fixed_logits", "frozen_logits", "state")
+    part = replace(
+        exposure,
+        recipients=node_of[chosen].long(),
+        segments=segments,
+        rows=row_of[exposure.rows[terms]],
+        coefficients=exposure.coefficients[:, terms],
+        contributions=exposure.contributions[:, rows],
+        messages=exposure.messages[:, messages],
+        message_rows=message_of[exposure.message_rows[rows]],
+        sources=sources,
+        embedding=None if exposure.embedding is None else exposure.embedding[:, nodes],
+        n_id=None if exposure.n_id is None else exposure.n_id[nodes],
+        **{name: getattr(exposure, name)[:, nodes] for name in by_node},
+    )
+    return Focus(part, nodes, terms)
+
+
+def sends_to_itself(exposure: Exposure) -> bool:
+    """Whether sources are numbers of the exposure's own nodes.
+
+    Where graphs are classified, or senders are of other kinds, nodes are not numbered anew.
+    """
+    return exposure.graph_starts is None and not exposure.names.typed
+
+
+def _kept(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The numbers below ``size`` that occur in ``index``, ascending; and the new number of each."""
+    used = torch.zeros(size, dtype=torch.bool, device=index.device)
+    used[index.long()] = True
+    return used.nonzero().view(-1), (used.cumsum(0, dtype=torch.int32) - 1)
+
+
+# Several as one -----------------------------------------------------------------------------------
+
+
+SAME = ("groups", "root", "fixed", "origin", "fingerprint", "outputs")
+"""What parts of one exposure have in common."""
+ONE_BATCH = "pass these graphs as one batch, with torch_geometric.data.Batch.from_data_list"
+OTHER_HEAD = f"the model's head differs from batch to batch; {ONE_BATCH}"
+
+
+def _sizes(part: Exposure) -> tuple[Any, ...]:
+    return part.num_members, part.num_classes, part.state.shape[2], part.n_id is None
+
+
+def join_batches(parts: Sequence[Exposure]) -> Exposure:
+    """One exposure over the graphs of all batches, numbered one batch after the other."""
+    heads = [part.head for part in parts if part.head is not None]
+    if len(parts) == 1:
+        return parts[0]
+    if len(heads) not in (0, len(parts)):
+        raise ExposureRefused(f"the model ends differently from batch to batch; {ONE_BATCH}")
+    if any(part.groups != parts[0].groups for part in parts):
+        raise ExposureRefused(
+            f"the pools of one batch make other groups than those of another; {ONE_BATCH}"
+        )
+    mixture = _one_after_another([part.aggregate for part in parts])
+    if not heads:
+        return mixture
+    replays, lengths = [part.replay for part in parts], [part.num_terms for part in parts]
+
+    def replay(coefficients: Tensor) -> Tensor:
+        pieces = zip(replays, coefficients.reshape(-1).split(lengths), strict=True)
+        return torch.cat([run(piece) for run, piece in pieces if run is not None])
+
+    return mixture.with_head(
+        _joined_head(heads, [part.num_nodes for part in parts]),
+        torch.cat([part.frozen_logits for part in parts], dim=1),
+        _largest(parts),
+        None if None in replays else replay,
+    )
+
+
+def _one_after_another(parts: Sequence[Exposure]) -> Exposure:
+    """The nodes, terms and tables of all parts, numbered one part after the other."""
+    first = parts[0]
+    sources, names = _joined_senders(parts)
+    starts = [part.graph_starts for part in parts if part.graph_starts is not None]
+    tables: dict[str, Any] = {name: _side_by_side(parts, name) for name in BY_MEMBER}
+    return replace(
+        first,
+        recipients=_shifted(parts, "recipients", lambda part: part.num_nodes),
+        segments=_chained([part.segments for part in parts]),
+        rows=_shifted(parts, "rows", lambda part: part.contributions.shape[1]),
+        message_rows=_shifted(parts, "message_rows", lambda part: part.messages.shape[1]),
+        sources=sources,
+        graph_starts=_chained(starts) if starts else None,
+        n_id=None if first.n_id is None else torch.cat([part.n_id for part in parts]),  # type: ignore[misc]
+        names=names if starts else first.names,
+        residual=_largest(parts),
+        **tables,
+    )
+
+
+def _joined_senders(parts: Sequence[Exposure]) -> tuple[Tensor, NodeNames]:
+    """Senders numbered one kind after another, within a kind part by part; and the kinds' names."""
+    counts = [dict(part.names.senders) or {"node": part.num_nodes} for part in parts]
+    total = sum(map(Counter, counts), Counter[str]())
+    starts = dict(zip(total, accumulate(total.values(), initial=0), strict=False))
+    moved = []
+    for part, of_part in zip(parts, counts, strict=True):
+        kinds, numbers = part.names.split(part.sources.cpu().numpy())
+        shift = np.array([starts.get(kind, 0) for kind in kinds], dtype=np.int64)
+        moved.append(torch.from_numpy(np.where(numbers < 0, -1, numbers + shift)))
+        for kind, count in of_part.items():
+            starts[kind] += count
+    sources = torch.cat(moved).to(parts[0].sources)
+    return sources, replace(parts[0].names, senders=tuple(total.items()))
+
+
+def _side_by_side(parts: Sequence[Exposure], name: str) -> Tensor | None:
+    """Values one after the other along their second axis, for all members where any has its own."""
+    values = [getattr(part, name) for part in parts]
+    if any(value is None for value in values):
+        return None
+    members = max(value.shape[0] for value in values)
+    return torch.cat([value.expand(members, *value.shape[1:]) for value in values], dim=1)
+
+
+def _largest(parts: Sequence[Exposure]) -> float | None:
+    return max((part.residual for part in parts if part.residual is not None), default=None)
+
+
+def _chained(ends: Sequence[Tensor]) -> Tensor:
+    """Where things start, one part after the other."""
+    starts = accumulate((int(end[-1]) for end in ends), initial=0)
+    moved = [end[1:] + start for end, start in zip(ends, starts, strict=False)]
+    return torch.cat([ends[0][:1], *moved])
+
+
+def _shifted(parts: Sequence[Exposure], name: str, size: Callable[[Exposure], int]) -> Tensor:
+    """Numbers of rows after those of the parts before; −1, nobody, stays."""
+    starts = accumulate((size(part) for part in parts), initial=0)
+    pairs = [(getattr(part, name), start) for part, start in zip(parts, starts, strict=False)]
+    return torch.cat([torch.where(rows < 0, rows, rows + start) for rows, start in pairs])
+
+
+def _joined_head(heads: list[HeadGraph], counts: list[int]) -> HeadGraph:
+    """The head of all batches' graphs; constants that differ become a row per graph."""
+    shapes = {tuple((type(op), op.inputs) for op in head.operations) for head in heads}
+    if len(shapes) > 1:
+        raise ExposureRefused(OTHER_HEAD)
+    steps = zip(*[head.operations for head in heads], strict=True)
+    operations = tuple(_joined_operation(list(step), counts) for step in steps)
+    return HeadGraph(heads[0].width, operations)
+
+
+def _joined_operation(step: list[Operation], counts: list[int]) -> Operation:
+    changed: dict[str, Any] = {}
+    for field in fields(step[0]):
+        values = [getattr(operation, field.name) for operation in step]
+        # Rows of one batch's graphs are not those of another's, even where the numbers are.
+        by_row = any(field.name in operation.by_node() for operation in step)
+        by_row = by_row or (field.name == "fixed" and bool(values[0]))
+        if not by_row and all(_alike(value, values[0]) for value in values):
+            continue
+        wide = [v for v in values if isinstance(v, Tensor) and v.dim() <= 2]
+        if len(wide) < len(values):
+            raise ExposureRefused(OTHER_HEAD)
+        rows = [v.expand(n, wide[0].shape[-1]) for v, n in zip(wide, counts, strict=True)]
+        changed[field.name] = torch.cat(rows)
+    return replace(step[0], **changed)
+
+
+def _alike(left: Any, right: Any) -> bool:
+    """Whether settings are the same; tensors inside them are compared by their numbers."""
+    if isinstance(right, Tensor):
+        return isinstance(left, Tensor) and torch.equal(left, right)
+    if isinstance(right, tuple | list):
+        same = isinstance(left, tuple | list) and len(left) == len(right)
+        return same and all(map(_alike, left, right))
+    return bool(left == right)

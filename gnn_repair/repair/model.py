@@ -31,7 +31,7 @@ from gnn_repair.exposure.from_model import ExposurePlan
 from gnn_repair.exposure.heads.logit_form import BEFORE_SOFTMAX, as_model_gives
 from gnn_repair.exposure.pieces import recipient_column
 from gnn_repair.exposure.state import dense_parts, fingerprint_of_model
-from gnn_repair.exposure.tying import MARK
+from gnn_repair.exposure.value import MARK
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.base import FittedRepair, fitted_of
 

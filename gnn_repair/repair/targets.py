@@ -21,8 +21,8 @@ from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.parts import focus
 from gnn_repair.exposure.pieces import require_own, truths_for
+from gnn_repair.exposure.value import focus
 from gnn_repair.f1 import micro_scores
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.sets import LOW

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from gnn_repair.budget import check_type, check_whole
+from gnn_repair.checks import as_member
 from gnn_repair.errors import InputError, kind_of
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.pieces import classes_for, member_for, require_outputs
+from gnn_repair.exposure.pieces import classes_for, require_outputs
 from gnn_repair.methods import rung_title as title_of
 from gnn_repair.oracle.metrics import Changes, LabelReach
 from gnn_repair.oracle.questions.ranges import ValueRange
@@ -58,7 +59,7 @@ def node(
     check_whole("plots.node", "node", node, 0)
     require_outputs(exposure, "classes")
     if target is None:
-        target = exposure.frozen_logits[member_for(exposure, member)].argmax(1)
+        target = exposure.frozen_logits[as_member(member, exposure.num_members)].argmax(1)
     if isinstance(target, int) and not isinstance(target, bool):
         target = torch.full((exposure.num_nodes,), target)
     y = classes_for(exposure, target, "target")

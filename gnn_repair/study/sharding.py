@@ -14,7 +14,7 @@ from torch import Tensor
 from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.parts import focus
+from gnn_repair.exposure.value import focus
 from gnn_repair.oracle.problems import pose_problems
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import Target, solve

@@ -18,7 +18,7 @@ from benchmarks.training import plain_loop
 from gnn_repair.backbones import BACKBONES, Frozen, Shape, train_backbone
 from gnn_repair.backbones.train import OwnNetwork, load_network, train_own
 from gnn_repair.errors import DeviceError, FileFormatError, InputError, SplitError
-from gnn_repair.exposure.from_backbone import expose_frozen
+from gnn_repair.exposure.from_model import expose_frozen
 from gnn_repair.training import SHORT, Budget
 
 # The frozen value: what it holds, what it refuses to load, and clear errors before training.

@@ -132,38 +132,48 @@ def test_what_data_fills(name: str) -> None:
         assert name == "names of one's own" or torch.equal(dense(exposure)[0], expected)
 
 
-ASKING: dict[str, tuple[nn.Module, Data, tuple[str, ...]]] = {
-    "two weights": (
-        written(WEIGHTED), bare(edge_attr=W1, my_edge_norm=W2),
-        ("`edge_weight`", "data.edge_attr", "data.my_edge_norm", "forward="),
-    ),
-    "two weights that are needed": (
-        written("x, edge_index, w"), bare(edge_attr=W1, my_edge_norm=W2),
-        ("`w`", "data.edge_attr", "data.my_edge_norm", "forward="),
-    ),
-    "labels": (
-        written("x, edge_index, y=None", "self.lin(self.conv(x + y.view(-1, 1), edge_index))"
-                f" if y is not None else {PLAIN}"),
-        bare(y=LABELS), ("`y`", "changes the logits", "forward="),
-    ),
-    "two graphs": (
-        written("x, edges"), bare(adj_t=ADJACENCY),
-        ("`edges`", "data.edge_index", "data.adj_t", "forward="),
-    ),
-    "nothing fits": (written("x, edge_index, w"), bare(), ("`w`", "x", "forward=")),
-    "anything": (written("*args"), bare(), ("*args", "forward=")),
-    "a failure": (
-        written("x, edge_index", "x.nonsense"), bare(),
-        ("forward(x, edge_index)", "AttributeError", "nonsense", "forward="),
-    ),
+EDGES = graph().edge_index
+BOTH = "data.edge_attr", "data.my_edge_norm"
+SHIFTED = f"self.lin(self.conv(x + y.view(-1, 1), edge_index)) if y is not None else {PLAIN}"
+ASKED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+    "two weights": (WEIGHTED, "", {"edge_attr": W1, "my_edge_norm": W2},
+                    ("`edge_weight`", *BOTH, "forward=")),
+    "two weights that are needed": ("x, edge_index, w", "", {"edge_attr": W1, "my_edge_norm": W2},
+                                    ("`w`", *BOTH, "forward=")),
+    "labels": ("x, edge_index, y=None", SHIFTED, {"y": LABELS},
+               ("`y`", "changes the logits", "forward=")),
+    "two graphs": ("x, edges", "", {"adj_t": ADJACENCY},
+                   ("`edges`", "data.edge_index", "data.adj_t", "forward=")),
+    "nothing fits": ("x, edge_index, w", "", {}, ("`w`", "x", "forward=")),
+    "anything": ("*args", "", {}, ("*args", "forward=")),
+    "a failure": ("x, edge_index", "x.nonsense", {},
+                  ("forward(x, edge_index)", "AttributeError", "nonsense", "forward=")),
+    "another type": (WEIGHTED, "", {"x": graph().x.float()},
+                     ("data.x", "torch.float32", ".to(torch.float64)")),
+    "another width": (WEIGHTED, "", {"x": graph().x[:, :3]},
+                      ("data.x has 3", "`conv.lin_rel` takes 5")),
+    "another device": (WEIGHTED, "", {"x": graph().x.to("meta")},
+                       ("data.x", "meta", "cpu", ".to(")),
+    "unknown nodes": (WEIGHTED, "", {"edge_index": EDGES + 9},
+                      ("edge_index", "node 28", "0 to 23")),
+    "real numbers as edges": (WEIGHTED, "", {"edge_index": EDGES.double()},
+                              ("edge_index", "torch.float64", "integer")),
+    "edges in rows": (WEIGHTED, "", {"edge_index": EDGES.t()}, ("edge_index", "[2, edges]")),
+    "no nodes": (WEIGHTED, "", {"x": graph().x[:0], "edge_index": EDGES[:, :0]},
+                 ("no node to classify", "at least one")),
+    "two outputs": ("x, edge_index", f"(self.conv(x, edge_index), {PLAIN})", {},
+                    ("output 0 [24, 6]", "output 1 [24, 4]", "forward=")),
+    "predictions": ("x, edge_index", f"{PLAIN}.argmax(1)", {}, ("torch.int64", "forward=")),
+    "no output": ("x, edge_index", "None", {}, ("NoneType", "forward=")),
 }  # fmt: skip
+"""Signature and result of a model, what data holds beside features and edges, and what is said."""
 
 
-@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize("name", ASKED)
 def test_what_is_asked_about(name: str) -> None:
-    model, data, words = ASKING[name]
+    signature, result, fields, words = ASKED[name]
     with refused(*words):
-        expose(model, data)
+        expose(written(signature, result), Data(**({"x": graph().x, "edge_index": EDGES} | fields)))
 
 
 def test_what_the_user_says_is_done() -> None:
@@ -244,26 +254,6 @@ def test_data_of_other_kinds() -> None:
         expose(model, pair)
 
 
-EDGES = graph().edge_index
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"x": graph().x.float()}, ("data.x", "torch.float32", ".to(torch.float64)")),
-        ({"x": graph().x[:, :3]}, ("data.x has 3", "`conv.lin_rel` takes 5")),
-        ({"x": graph().x.to("meta")}, ("data.x", "meta", "cpu", ".to(")),
-        ({"edge_index": EDGES + 9}, ("edge_index", "node 28", "0 to 23")),
-        ({"edge_index": EDGES.double()}, ("edge_index", "torch.float64", "integer")),
-        ({"edge_index": EDGES.t()}, ("edge_index", "[2, edges]")),
-        ({"x": graph().x[:0], "edge_index": EDGES[:, :0]}, ("no node to classify", "at least one")),
-    ],
-)
-def test_data_that_does_not_fit_the_model_is_named(changed: Any, words: tuple[str, ...]) -> None:
-    with refused(*words):
-        expose(written(WEIGHTED), Data(**({"x": graph().x, "edge_index": EDGES} | changed)))
-
-
 @pytest.mark.parametrize(
     ("end", "words"),
     [
@@ -309,19 +299,6 @@ def test_logits_among_other_outputs(result: str, place: str) -> None:
     if hasattr(output, "_asdict"):
         kept = in_place(output, output.logits + 1, exposure)
         assert torch.equal(kept.logits, output.logits + 1) and kept.hidden is output.hidden
-
-
-@pytest.mark.parametrize(
-    ("result", "words"),
-    [
-        (f"(self.conv(x, edge_index), {PLAIN})", ("output 0 [24, 6]", "output 1 [24, 4]")),
-        (f"{PLAIN}.argmax(1)", ("torch.int64",)),
-        ("None", ("NoneType",)),
-    ],
-)
-def test_outputs_that_are_no_logits_are_named(result: str, words: tuple[str, ...]) -> None:
-    with refused(*words, "forward="):
-        expose(written("x, edge_index", result), bare())
 
 
 # What is expected ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch_geometric.utils import to_dense_adj
 
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.exposure import expose
-from gnn_repair.exposure.from_backbone import expose_frozen
+from gnn_repair.exposure.from_model import expose_frozen
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.training import SHORT
 from tests.helpers.models.convolutions import CASES, Net, graph

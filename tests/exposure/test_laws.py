@@ -17,9 +17,8 @@ from torch_geometric.nn import GraphConv, SAGEConv
 
 import gnn_repair as gr
 from gnn_repair.exposure import Exposure, calling, expose
-from gnn_repair.exposure.parts import focus as focus_on
-from gnn_repair.exposure.parts import sends_to_itself
-from gnn_repair.exposure.value import HeldPart
+from gnn_repair.exposure.value import HeldPart, sends_to_itself
+from gnn_repair.exposure.value import focus as focus_on
 from tests.helpers.models import link_models, pool_models, typed_models
 from tests.helpers.models.convolutions import CASES, Net, graph
 from tests.helpers.models.gallery import exposed

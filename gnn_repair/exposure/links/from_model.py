@@ -7,25 +7,50 @@ reads embeddings in any other way (a product C z, a mean over all nodes) is held
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.calling import (
+    GRAPHS,
+    LOGITS,
+    Argument,
     Forward,
+    Invocation,
     ModelOnData,
+    Parameter,
     Reading,
+    Relation,
+    agree,
+    choose_arguments,
+    counts_of,
     explaining_misfits,
+    invocation,
+    is_typed,
     listed_graphs,
     model_on_data,
+    named_parameters,
     one_graph,
+    tensors_of,
+    typed_field,
+    untyped_field,
 )
-from gnn_repair.exposure.from_model import ExposeOptions, Exposer, held_parts, operation_of, unwrap
+from gnn_repair.exposure.from_model import (
+    ExposeOptions,
+    Exposer,
+    FrozenRun,
+    held_parts,
+    operation_of,
+    unwrap,
+)
 from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.heads.head import affine_start, simplify
 from gnn_repair.exposure.heads.logit_form import (
@@ -38,14 +63,6 @@ from gnn_repair.exposure.heads.logit_form import (
 )
 from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph, Opaque, Operation
 from gnn_repair.exposure.heads.tracer import Tracer
-from gnn_repair.exposure.links.calls import (
-    TWO_COLUMNS,
-    Decoder,
-    LinkCall,
-    chosen_links,
-    link_call,
-    relation_of,
-)
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.pieces import cut_terms
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, gather_parts
@@ -76,6 +93,20 @@ from gnn_repair.exposure.record.replay import (
 from gnn_repair.exposure.record.spelled import unfused
 from gnn_repair.exposure.state import caches_emptied, refuse_compiled, resting
 from gnn_repair.exposure.value import Exposure, HeldPart
+
+LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred)_?edge")
+"""Names of a forward's parameter for the links to predict."""
+TRUE = re.compile(r"pos(itive)?_?edge")
+"""Names of a parameter for true links, or for the graph where no other parameter takes it."""
+SAMPLED = re.compile(r"^neg|negative")
+"""Names of a parameter for links that are sampled and are none."""
+INDEX = re.compile(r"edge|index|link|pair")
+"""Names of a decoder's second parameter when it looks the ends up itself."""
+SAY = "pass the encoder, and decoder=lambda z, links: ... that gives one logit per link"
+TWO_COLUMNS = "; of the two columns “no link” and “link” the difference is the logit"
+
+Decoder = Callable[..., Any]
+Score = Callable[[Any, Tensor], Any]
 
 
 def expose_links(
@@ -135,11 +166,261 @@ def expose_links(
         subject = model_on_data(
             model, data, lambda *_: None, None if kind is None else kind[2 * end]
         )
-        exposing = _LinkExposing(subject, ExposeOptions(hops, tolerance), call, chosen, end)
-        known = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
-        exposing.known = [t for t in known if isinstance(t, Tensor) and torch.equal(t, chosen)]
-        made: Any = exposing.exposed()
-        return LinkExposure(made, chosen, vary)
+        named = [links, _links_of(data, kind)]
+        same = [t for t in named if isinstance(t, Tensor) and torch.equal(t, chosen)]
+        exposer = _LinkExposer(subject, ExposeOptions(hops, tolerance), call, chosen, end, same)
+        return LinkExposure(exposer.exposed(), chosen, vary)
+
+
+# How a model is asked about links ----------------------------------------------------------------
+#
+# Models have a forward of their own, encode and decode, or are an encoder beside a decoder.
+# Whatever the form, a call takes links [2, L] and gives their logits [L, 1].
+
+
+@dataclass(frozen=True, eq=False)
+class LinkCall:
+    """One way of asking a model for links' logits."""
+
+    encode: Callable[[], Any] | None
+    """Gives z; None where only the whole can be run."""
+    score: Score
+    """From z (None: run the encoder, too) and links to what the model says of them."""
+    text: str
+
+    def run(self, links: Tensor, mark: Callable[[Any], None] | None = None) -> tuple[Tensor, bool]:
+        """Logits [L, 1], and whether they are the difference of two columns.
+
+        Args:
+            links: [2, L].
+            mark: is shown the embeddings, where the encoder is run apart.
+        """
+        z = None if self.encode is None else self.encode()
+        if mark is not None and z is not None:
+            mark(z)
+        out = Invocation(lambda: self.score(z, links), self.text, SAY)()
+        return _column(out, links.shape[1])
+
+
+def _column(out: Any, count: int) -> tuple[Tensor, bool]:
+    held = {k: v for k, v in tensors_of(out) if v.is_floating_point()}
+    rows = {k: v for k, v in held.items() if v.shape in ((count,), (count, 1), (count, 2))}
+    rows = {k: v for k, v in rows.items() if k in LOGITS} or rows
+    if len(rows) != 1:
+        shapes = " and ".join(f"a tensor of shape {list(v.shape)}" for v in held.values())
+        given = f"the decoder gives {shapes or type(out).__name__} for {count} links"
+        if any(v.dim() == 2 and len(v) == count for v in held.values()) and not rows:
+            given += ", and several outputs per link are unsupported"
+        elif any(v.shape[:1] == (2,) for v in held.values()):
+            given += " [2, L], and forwards that read them as pairs [L, 2] are unsupported"
+        raise InputError(f"{given}; {SAY}")
+    (logits,) = rows.values()
+    if logits.shape == (count, 2):  # of the two classes "no link" and "link"
+        return logits[:, 1:] - logits[:, :1], True
+    return logits.reshape(count, 1), False
+
+
+def link_call(
+    model: nn.Module,
+    data: Any,
+    decoder: Decoder | None,
+    forward: Forward | None,
+    links: Tensor,
+    relation: Relation | None = None,
+) -> LinkCall:
+    """How this model is asked about links.
+
+    Args:
+        model: the model.
+        data: what it runs on.
+        decoder: what gives logits, where the model is an encoder alone.
+        forward: how the encoder is called.
+        links: [2, L] what will be asked.
+        relation: of what the links are, in a graph of several node types.
+    """
+    methods = hasattr(model, "encode") and hasattr(model, "decode")
+    if decoder is None and not methods:
+        if forward is not None:
+            raise InputError(
+                f"forward= says how an encoder is called, and no decoder is there; {SAY}"
+            )
+        return _whole(model, data, links, relation)
+    encode, text = _encoder(model, data, forward, methods)
+    chosen = getattr(model, "decode", None) if decoder is None else decoder
+    score, words = _decoder(chosen, encode, links)
+    return LinkCall(encode, score, f"{text} and {words}")
+
+
+def _whole(model: nn.Module, data: Any, links: Tensor, relation: Relation | None) -> LinkCall:
+    """A model whose forward takes the links beside the graph, or in it."""
+    names = [p.name for p in _parameters(model)]
+    named = sorted(filter(LINK.search, names), key="edge_label_index".__ne__)
+    apart = not named and bool({name.removesuffix("_dict") for name in names} & {*GRAPHS})
+    named = list(filter(TRUE.search, names)) if apart else named
+    title = type(model).__name__
+    if named:
+        # Where true and sampled links are taken apart, there are no sampled ones here.
+        sampled = [
+            n for n in names if SAMPLED.search(n) and (apart or untyped_field(data, n) is None)
+        ]
+        none = {name: Argument(links[:, :0], "none") for name in sampled}
+        preset = {**none, named[0]: Argument(links, "links")}
+        fresh, text = choose_arguments(model, copy.copy(data), None, preset)
+
+        def score(_: Any, links: Tensor) -> Any:
+            return model(**{**fresh(), named[0]: links})
+
+        call = LinkCall(None, score, f"{title}.{text}")
+        # What says of one link the same without the others is no graph that messages run along.
+        if not apart or agree(call.run(links)[0][:1], call.run(links[:, :1])[0]):
+            return call
+    if len(names) != 1 or _links_of(data, relation) is None:
+        raise InputError(
+            f"{title}'s forward takes {', '.join(names) or 'nothing'}, none of them links, and it "
+            f"has no encode and decode; {SAY}"
+        )
+
+    def of_data(_: Any, links: Tensor) -> Any:
+        graph = copy.copy(data)
+        (graph if relation is None else graph[relation]).edge_label_index = links
+        return model(graph)
+
+    return LinkCall(None, of_data, f"{title}.forward({names[0]})")
+
+
+def _encoder(
+    model: nn.Module, data: Any, forward: Forward | None, methods: bool
+) -> tuple[Callable[[], Any], str]:
+    if forward is not None or not methods:
+        call = invocation(model, data, forward)
+        return call, call.text if forward is None else "forward="
+    fresh, text = choose_arguments(_signed(model), copy.copy(data))
+    text, encode = text.replace("forward", "encode"), cast(Any, model.encode)
+    return Invocation(lambda: encode(**fresh()), text), text
+
+
+def _signed(model: Any) -> nn.Module:
+    """A module with the signature of ``encode``; that of its encoder where it takes anything."""
+    inner = getattr(model, "encoder", None)
+    if isinstance(inner, nn.Module) and not _parameters(model.encode):
+        return inner
+    shell = nn.Module()
+    shell.__dict__["forward"] = model.encode
+    return shell
+
+
+def _decoder(
+    decoder: Decoder | None, encode: Callable[[], Any], links: Tensor
+) -> tuple[Score, str]:
+    if not callable(decoder):
+        raise InputError(f"decoder is a {type(decoder).__name__}; {SAY}")
+    inside = getattr(getattr(decoder, "__self__", None), "decoder", None)
+    parameters = _parameters(decoder)
+    if not parameters and isinstance(inside, nn.Module):
+        parameters = _parameters(inside)
+    names = [p.name for p in parameters]
+    options = {"sigmoid": False} if "sigmoid" in names else {}
+    rest = [p for p in parameters[2:] if p.required and p.name not in options]
+    other = [p.name for p in rest if not INDEX.search(p.name) or p.name.endswith("type")]
+    if other:
+        raise InputError(
+            f"the decoder takes {other[0]!r}, too, which nothing here says for a link; pass the "
+            f"encoder, and decoder=lambda z, links: ... that hands it its {other[0]}"
+        )
+    named = len(names) > 1 and INDEX.search(names[1])
+    by_rows = not named and not _looks_up(decoder, encode(), links)
+
+    def score(z: Any, links: Tensor) -> Any:
+        if by_rows:
+            return decoder(z[links[0]], z[links[1]], **options)
+        # An older way of writing it takes true and sampled links apart; here are no sampled ones.
+        return decoder(z, links, *[links.new_zeros(2, 0) for _ in rest], **options)
+
+    form = "two rows" if by_rows else "z and links"
+    return score, f"a decoder of {form}" + ", without its sigmoid" * bool(options)
+
+
+def _looks_up(decoder: Decoder, z: Any, links: Tensor) -> bool:
+    """Whether a decoder takes z and links, and looks the ends up itself, as its answer shows."""
+    try:
+        _column(decoder(z, links), links.shape[1])
+        return True
+    except Exception:
+        return not isinstance(z, Tensor)
+
+
+def _parameters(function: Any) -> list[Parameter]:
+    """Those that a function or a module's forward names; empty where it takes anything."""
+    return named_parameters(function.forward if isinstance(function, nn.Module) else function)
+
+
+# Which links -------------------------------------------------------------------------------------
+
+
+def relation_of(data: Any, relation: Any) -> Relation | None:
+    """The relation whose links are predicted; None in a graph of one type."""
+    if not is_typed(data):
+        if relation is not None:
+            raise InputError(
+                f"relation is {relation!r:.80}, but data is a {type(data).__name__} without types "
+                "of nodes; leave it out, or pass a HeteroData"
+            )
+        return None
+    if not isinstance(data, HeteroData):
+        raise InputError(f"data is a {type(data).__name__} with types of nodes; pass a HeteroData")
+    kinds, held = list(data.edge_types), list(typed_field(data, "edge_label_index") or {})
+    if relation is not None:
+        if relation not in kinds:
+            names = ", ".join(map(repr, kinds))
+            raise InputError(f"relation is {relation!r:.80}; choose one of {names}")
+        source, name, target = relation
+        return (source, name, target)
+    if len(held) != 1:
+        which = ", ".join(map(repr, held or kinds))
+        raise InputError(
+            f"{len(held)} relations of data hold edge_label_index; say with relation= which links "
+            f"are predicted: {which}"
+        )
+    only: Relation = held[0]
+    return only
+
+
+def _links_of(data: Any, relation: Relation | None) -> Any:
+    """The links that data itself names to be predicted."""
+    return getattr(data if relation is None else data[relation], "edge_label_index", None)
+
+
+def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:
+    """[2, L]: the links that are given, or those that data holds."""
+    links = _links_of(data, relation) if links is None else links
+    if not isinstance(links, Tensor):
+        kind = "missing" if links is None else f"a {type(links).__name__}"
+        raise InputError(f"links is {kind}; give a tensor [2, L] of source and target nodes")
+    if links.dim() != 2 or links.shape[0] != 2 or not links.shape[1]:
+        turned = ", as links.t() is" if links.dim() == 2 and links.shape[1] == 2 else ""
+        raise InputError(
+            f"links has shape {list(links.shape)}; give [2, L]{turned}, at least one link"
+        )
+    if links.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"links holds {links.dtype}; give whole numbers, such as links.long()")
+    if relation is None:
+        sizes, nouns = [getattr(data, "num_nodes", None)] * 2, ["node", "node"]
+    else:
+        counts, nouns = counts_of(data), [relation[0], relation[2]]
+        sizes = [counts.get(kind) for kind in nouns]
+    for ends, size, noun in zip(links, sizes, nouns, strict=True):
+        low, high = int(ends.min()), int(ends.max())
+        if low < 0 or (size is not None and high >= size):
+            raise InputError(f"links names {noun} {low if low < 0 else high}, which does not exist")
+    same = (links[0] == links[1]).nonzero()
+    if same.numel() and nouns[0] == nouns[1]:
+        first, where = int(same[0]), "" if relation is None else f" in {' '.join(relation)}"
+        raise InputError(
+            f"link {first}{where} joins {nouns[0]} {int(links[0, first])} with itself: to reweight "
+            "one end's messages is to reweight the other's; leave it out or, where users and items "
+            "are numbered apart, number the items after the users"
+        )
+    return links.long()
 
 
 # Where ends are looked up, and what else reads embeddings ----------------------------------------
@@ -192,12 +473,12 @@ def lookups_of(analysis: Analysis, count: int) -> dict[int, Lookup]:
 
 
 def _lookup(analysis: Analysis, place: int, step: RecordedStep, count: int) -> Lookup | None:
-    known = gather_parts(analysis, step) if step.name in GATHERS else None
+    gathered = gather_parts(analysis, step) if step.name in GATHERS else None
     if step.name == "gather":  # one number per row, repeated for every channel
-        known = (step.args[0].number, step.args[1], step.args[2].number)
-    if known is None or not analysis.value(known[0]).floating:
+        gathered = (step.args[0].number, step.args[1], step.args[2].number)
+    if gathered is None or not analysis.value(gathered[0]).floating:
         return None
-    table, axis, index = known
+    table, axis, index = gathered
     rows = analysis.value(index).rows
     if len(rows) != 1 or not rows[0].ids.numel() or bool((rows[0].ids < LINKS).any()):
         return None
@@ -255,30 +536,30 @@ def decoding_of(
     elsewhere: dict[int, frozenset[int]] = {}
     varied, still = list[Lookup](), list[Lookup]()
     for place, step in enumerate(analysis.record.steps):
-        reads, made = set(step.inputs), set(step.outs)
+        reads, results = set(step.inputs), set(step.outs)
         tables = reads & by_node | ({read_by[place]} if place in read_by else set())
         if place in hops or not (tables or reads & linked):
             continue
         lookup = lookups.get(place)
         if lookup is not None and tables and end in lookup.ends:
             varied.append(lookup)
-            linked |= made
+            linked |= results
         elif lookup is not None and tables:
             still.append(lookup)
         elif not reads & linked and not step.mixes and len(analysis.value(step.result).rows) == 1:
-            by_node |= made
+            by_node |= results
         elif place in analysis.needed:
             if tables:
                 elsewhere[place] = frozenset(tables)
             if reads & linked:
-                linked |= made
+                linked |= results
                 of_links.add(place)
     orders = [lookup.links for lookup in varied]
     strange = [x for x in still if not any(torch.equal(x.links, order) for order in orders)]
     elsewhere |= {x.step: frozenset({x.table}) for x in strange}  # an end of another link
-    other = {place for place, one in lookups.items() if end not in one.ends} - set(elsewhere)
-    own = tuple(lookup for lookup in still if lookup.step in other)
-    return Decoding(tuple(varied), own, frozenset(other), elsewhere, frozenset(of_links))
+    other = {place for place, x in lookups.items() if end not in x.ends} - set(elsewhere)
+    of_other = tuple(lookup for lookup in still if lookup.step in other)
+    return Decoding(tuple(varied), of_other, frozenset(other), elsewhere, frozenset(of_links))
 
 
 # The stages --------------------------------------------------------------------------------------
@@ -290,64 +571,65 @@ BETWEEN = (
 )
 
 
-class _LinkExposing(Exposer):
+class _LinkExposer(Exposer):
     """One model's links on the way to their exposure."""
 
     decoding: Decoding
     two_columns = False
 
     def __init__(
-        self, subject: ModelOnData, wanted: ExposeOptions, call: LinkCall, links: Tensor, end: int
+        self,
+        subject: ModelOnData,
+        options: ExposeOptions,
+        call: LinkCall,
+        links: Tensor,
+        end: int,
+        same_links: Sequence[Tensor],
     ) -> None:
-        super().__init__(subject, wanted)
+        super().__init__(subject, options)
         self.call, self.links, self.end = call, links, end
-        self.given = links.clone(memory_format=torch.contiguous_format)
+        self.argument = links.clone(memory_format=torch.contiguous_format)
         """What the model is given, and nobody else: whatever is looked up with it is an end."""
-        self.known: list[Tensor] = []
+        self.same_links = same_links
         """Other tensors that hold the same links."""
         self.read = Reading(outputs="labels")
 
     def run(self, recorder: Recorder | None = None) -> Tensor:
         with caches_emptied(self.caches):
             mark = None if recorder is None else recorder.mark
-            logits, self.two_columns = self.call.run(self.given, mark)
+            logits, self.two_columns = self.call.run(self.argument, mark)
             return logits
 
     def _leaves(self) -> dict[int, KnownTensor]:
-        own_leaves = {
-            id(t): KnownTensor("links", False, is_links=True) for t in (self.given, *self.known)
-        }
-        return super()._leaves() | own_leaves
+        links = KnownTensor("links", False, is_links=True)
+        return super()._leaves() | {id(t): links for t in (self.argument, *self.same_links)}
 
     @property
     def called(self) -> str:
         return self.call.text + TWO_COLUMNS * self.two_columns
 
-    def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
+    def _held(self, analysis: Analysis, sums: set[int]) -> tuple[HeldPart, ...]:
         decoding = self.decoding
         looked_up = decoding.other | {lookup.step for lookup in decoding.varied}
-        beside = set(analysis.side_mixers(own | looked_up | decoding.second_ways)) - decoding.linked
+        other = sums | looked_up | decoding.second_ways
+        beside = set(analysis.side_mixers(other)) - decoding.linked
 
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
 
-        within = set(analysis.inner_mixers(own, self.spaces)) - own
-        return held_parts(analysis, where, within, (beside | decoding.second_ways) - own)
+        within = set(analysis.inner_mixers(sums, self.spaces)) - sums
+        return held_parts(analysis, where, within, (beside | decoding.second_ways) - sums)
 
-    def _from_record(
-        self, record: Record, logits: Tensor, embedding: Tensor | None, stored: dict[int, Tensor]
-    ) -> Exposure:
-        analysis, nodes = self.analysis_of(record), self.subject.nodes
+    def _from_record(self, record: Record, frozen: FrozenRun) -> Exposure:
+        analysis, nodes, logits = self.analysis_of(record), self.subject.nodes, frozen.logits
         assert nodes is not None
         lookups = lookups_of(analysis, self.links.shape[1])
         tables = [one.table for one in lookups.values() if self.end in one.ends]
         self.outputs = _embeddings(analysis, [t for t in tables if analysis.value(t).live])
         if not self.outputs:
             raise ExposureRefused(self._no_rows)
-        with default_device(self.device):
-            sites = self._final_sites(analysis, self._sites(analysis, nodes), nodes)
-            decoding = decoding_of(analysis, sites, lookups, self.end)
-            analysis.refuse_branches(sites, self.where)
+        sites = self._sites(analysis, nodes)
+        decoding = decoding_of(analysis, sites, lookups, self.end)
         if not decoding.varied:
             if any(analysis.value(one.table).dtype.is_complex for one in lookups.values()):
                 raise ExposureRefused(
@@ -362,7 +644,8 @@ class _LinkExposing(Exposer):
         nodes_run, after, across = self._followed(analysis, sites, plan, decoding, logits)
         self.decoding = replace(decoding, across=across)
         with default_device(self.device):
-            mixture, replay = self._mixture(nodes_run, (nodes_run.channels, logits), None, held)
+            frozen = replace(frozen, embedding=None)  # which is of links, and these are nodes
+            mixture, replay = self._mixture(nodes_run, nodes_run.channels, frozen)
             ends, others = (self._nodes_at(analysis, end) for end in (self.end, 1 - self.end))
             run = _LinkReplay(replay, mixture, ends, others, self._still(nodes_run, record))
             return self._joined(run, nodes_run.extracted.head, after, logits)
@@ -487,7 +770,7 @@ class _LinkExposing(Exposer):
             expected = expected.sigmoid() if off else expected
             seen = replay.of_nodes(drawn, whole=seed == 2)
             gaps.append(relative_gap(seen[tested], expected[tested], frozen[tested], logits.dtype))
-        worst, limit = largest_gap(gaps), residual_limit(self.wanted.tolerance, logits.dtype)
+        worst, limit = largest_gap(gaps), residual_limit(self.options.tolerance, logits.dtype)
         if not worst <= limit:
             raise ExposureRefused(
                 f"with reweighted messages of the links' {ENDS[self.end]}s the model differs from "
@@ -669,8 +952,8 @@ class _LinkReplay:
         turn[order] = torch.arange(len(order), device=order.device) - first
         for number in range(int(turn.max()) + 1):
             rows = turn == number
-            own = torch.repeat_interleave(rows, lengths)
+            in_turn = torch.repeat_interleave(rows, lengths)
             whole = alpha.clone()
-            whole[self.terms[own]] = given[own]
+            whole[self.terms[in_turn]] = given[in_turn]
             out[self.nodes.num_nodes :][rows] = self.of_nodes(whole)[rows]
         return out

@@ -13,7 +13,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv, global_mean_pool
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.calling import typed_arguments
+from gnn_repair.exposure.calling import choose_arguments
 from gnn_repair.exposure.pieces import NodeNames
 from tests.helpers.models.made import Made
 from tests.helpers.models.typed_models import (
@@ -191,7 +191,7 @@ def test_arguments_by_name(signature: str, words: str) -> None:
     data["paper"].year, data.seed = torch.arange(30), 7
     for kind in data.edge_types:
         data[kind].edge_attr = torch.ones(data[kind].edge_index.shape[1], 2)
-    arguments, told = typed_arguments(model_of(signature), data, "paper")
+    arguments, told = choose_arguments(model_of(signature), data, "paper")
     assert told == f"forward({words})"
     for name, value in arguments().items():
         source = dict(word.split("=") for word in words.split(", ") if "=" in word).get(name, name)
@@ -206,11 +206,11 @@ def test_arguments_by_name(signature: str, words: str) -> None:
 def test_what_is_missing_is_named_and_what_could_be_two_things_is_no_guess() -> None:
     for signature, name in ((f"{BOTH}, pos_dict", "pos_dict"), ("a, b, c", "c")):
         with pytest.raises(InputError, match=f"'{name}', .* forward="):
-            typed_arguments(model_of(signature), graph(), "paper")
+            choose_arguments(model_of(signature), graph(), "paper")
     data = graph()
     for kind in data.edge_types:
         data[kind].edge_attr = data[kind].edge_weight = torch.ones(3)
-    told = typed_arguments(model_of(f"{BOTH}, e_dict=None"), data, None)[1]
+    told = choose_arguments(model_of(f"{BOTH}, e_dict=None"), data, None)[1]
     assert told == f"forward({BOTH})"
 
 

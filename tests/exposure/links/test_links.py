@@ -15,7 +15,7 @@ import gnn_repair as gr
 from gnn_repair.datasets import planted_links
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.links import from_model
-from gnn_repair.exposure.links.calls import chosen_links, relation_of
+from gnn_repair.exposure.links.from_model import chosen_links, relation_of
 from tests.helpers.models import link_form_models as forms
 from tests.helpers.models.link_form_models import BACK, RATES, Embedding, product, ratings
 from tests.helpers.models.link_models import BENT, EXACT, WIDTH, EncodeDecode, Encoder, Whole, dot
