@@ -218,6 +218,53 @@ class Mixtures(Net):
         both = torch.stack(several) @ self.lin("a", x)
         return self.lin("out", torch.cat([both[0], both[1]], 1).relu(), CLASSES)
 
+    def adaptive_supports(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        """As AGCRN has them: a stack of a learned adjacency and a given one."""
+        learned = (self.tensor("e", len(x), 4) @ self.tensor("e", len(x), 4).t()).relu().softmax(1)
+        supports = torch.stack([self.matrix(learned, 0), self.matrix(a, 1)])
+        both = torch.einsum("knm,bmc->bknc", supports, self.lin("a", x)[None])[0]
+        return torch.einsum("kni,kio->no", both, self.tensor("w", 2, WIDTH, CLASSES))
+
+    def supports_times_rows(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        supports = torch.stack([self.matrix(a, 0), self.matrix(counted(e, x).softmax(1), 1)])
+        return (supports @ x @ self.tensor("w", 2, FEATURES, CLASSES)).sum(0)
+
+    def joints_of_a_skeleton(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        """As ST-GCN has them: channels, times and nodes, and the nodes that hear as columns."""
+        weight = self.tensor("importance", 2, 1, 1).abs()
+        several = torch.stack([self.matrix(counted(p, x), k).t() for k, p in enumerate(by_kind(e))])
+        y = self.lin("a", x, 2 * CLASSES).t().reshape(1, 2, CLASSES, 1, len(x))
+        return torch.einsum("nkctv,kvw->nctw", y, several * weight)[0, :, 0].t()
+
+    def rows_times_supports(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        several = torch.stack([self.matrix(counted(p, x), k) for k, p in enumerate(by_kind(e))])
+        sums = torch.einsum("nwc,kvw->nkvc", self.lin("a", x, CLASSES)[None], several)
+        return sums.sum(1)[0]
+
+    def edges_read_by_a_convolution(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        """As DGCNN does: both ends of an edge side by side, read by a convolution of size one."""
+        ends = torch.cat([x[e[0]] - x[e[1]], x[e[1]]], 1).t()[None, :, :, None]
+        read = self.part("c", lambda: nn.Conv2d(2 * FEATURES, WIDTH, 1))(ends).relu()
+        message = self.part("d", lambda: nn.Conv2d(WIDTH, CLASSES, 1))(read)[0, :, :, 0].t()
+        return add_up(self.edges(message, e), e, x)
+
+    def words_in_order(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        rnn = self.part("rnn", lambda: nn.LSTM(FEATURES, WIDTH, batch_first=True))
+        return self.matrix(a) @ self.lin("out", rnn(x[None])[0][0], CLASSES)
+
+    def words_in_order_and_back(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        rnn = self.part("r", lambda: nn.GRU(FEATURES, 4, batch_first=True, bidirectional=True))
+        return self.matrix(a) @ self.lin("out", rnn(x[None])[0][0], CLASSES)
+
+    def a_parent_beside_every_node(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        h = self.lin("a", x)
+        return self.lin("out", self.matrix(a) @ (h + h[torch.arange(len(x)) // 2]).relu(), CLASSES)
+
+    def a_third_node_in_messages(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        h, third = self.lin("a", x), (e[0] + e[1]) % len(x)
+        message = self.lin("m", torch.cat([h[e[0]], h[e[1]], h[third]], 1), CLASSES)
+        return add_up(self.edges(message, e), e, x)
+
     def rows_by_kind(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h, parts = self.lin("a", x), by_kind(e)
         sent = torch.cat([self.edges(h[p[0]], p, r) for r, p in enumerate(parts)])
@@ -706,15 +753,17 @@ def _placings(groups: int, places: Sequence[int]) -> Iterable[tuple[int, ...]]:
 
 
 def _leaks(net: Net, data: Data, terms: Terms, places: Sequence[int]) -> bool:
-    """Whether a node moves another where no message is heard."""
+    """Whether a node moves another one that does not hear it, or where no message is heard."""
     silent = terms.factors(torch.zeros_like(terms.alpha), places)
     silent = {place: torch.zeros_like(factor) for place, factor in silent.items()}
-    before = run(net, data, silent)
-    for node in (1, 5, 9):
+    for node, factors in product((1, 5, 9), (silent, None)):
         other = data.clone()
         other.x[node] = 0.4 - 3 * other.x[node]
-        moved = (run(net, other, silent) - before).abs().amax(1) > CLOSE
+        change = run(net, other, factors) - run(net, data, factors)
+        moved = change.abs().amax(1) > CLOSE
         moved[node] = False
+        if factors is None:
+            moved[terms.node[terms.source == node]] = False
         if bool(moved.any()):
             return True
     return False

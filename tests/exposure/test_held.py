@@ -150,7 +150,7 @@ class Beside(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.enter(x)
         if self.before:
-            hidden = self.conv(self.beside(x, edge_index), edge_index)
+            hidden = self.conv(x + self.beside(x, edge_index), edge_index)
         else:
             hidden = self.conv(x, edge_index) + self.beside(x, edge_index)
         return self.lin(hidden.relu() if self.bent else hidden)
@@ -179,7 +179,7 @@ def test_what_a_sum_starts_from_is_beside_it(name: str) -> None:
     assert [op for part in held if part.beside for op in part.operations] == operations
 
 
-@pytest.mark.parametrize("name", [*READ, "mean"])
+@pytest.mark.parametrize("name", [*READ, *NAMED])
 def test_what_moves_messages_is_named_as_before_them(name: str) -> None:
     how, operations = CASES[name]
     exposure = expose(Beside(how, False, before=True), plain())
