@@ -51,7 +51,10 @@ def field(data: Any, name: str) -> Any:
     if isinstance(data, Mapping):
         return data.get(name)
     value = getattr(data, name, None)
-    return None if callable(value) and not isinstance(value, Tensor) else value
+    if not callable(value) or isinstance(value, Tensor):
+        return value
+    # A method hides what data holds under its name, as ``items``.
+    return data[name] if isinstance(data, BaseData) and name in field_names(data) else None
 
 
 def field_names(data: Any) -> list[str]:

@@ -33,6 +33,7 @@ from gnn_repair.exposure.calling import (
     check_expected,
     check_numbers,
     count_classes,
+    count_nodes,
     count_output_graphs,
     explaining_misfits,
     field,
@@ -907,6 +908,13 @@ def no_mixture_reason(
             return f"{what}, a mean over windows; write a mean over all of them as x.mean(dim)"
         if last.reduction is None:
             return f"{what}, no weighted sum of messages; {SUMS}"
+        layers = [step for step in several if analysis.is_layer(step)]
+        if analysis.pooled and layers:
+            return (
+                f"{module_title(modules, layers[-1].module)} reads the rows of all nodes of a "
+                "graph side by side (flattened), and multiplies each by a matrix of its own; "
+                "multiply first and add up then, as torch.einsum('bnd,ndc->bnc', h, w).sum(1)"
+            )
         if analysis.pooled and last.name == "bmm":
             return (
                 f"{what} for every row of a graph; give the row that is read as the only query, as "
@@ -931,8 +939,8 @@ def no_mixture_reason(
         what = f"{module_title(modules, step.module)} puts rows of other {noun}s into a {noun}'s by"
         return f"{what} {operation_of(step)}; {AS_ONE_SUM}"
     reason = (
-        f"no aggregation happens in {name}'s forward: none of its PyTorch operations lets one "
-        f"{noun}'s numbers into another's"
+        f"no aggregation over {size} {noun}s happens in {name}'s forward: none of its PyTorch "
+        f"operations lets one {noun}'s numbers into another's"
     )
     for field_name in field_names(subject.data):
         if _holds_graph(field(subject.data, field_name), subject.data, size):
@@ -940,7 +948,11 @@ def no_mixture_reason(
                 f"{reason}; the graph's adjacency matrix stands among the columns of "
                 f"data.{field_name}, which it reads as features: {BY_ITSELF}"
             )
-    return f"{reason}; where features were propagated beforehand, pass a forward= that propagates"
+    counted = count_nodes(subject.data) is not None
+    remedy = (
+        "" if counted else f"set data.num_nodes where it has more nodes than these {size}, or, "
+    )
+    return f"{reason}; {remedy}where features were propagated beforehand, pass a forward= that does"
 
 
 def non_sum_reasons(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:

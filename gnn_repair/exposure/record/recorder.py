@@ -428,7 +428,9 @@ class Recorder(TorchDispatchMode):
         leaf = self.leaves.get(id(tensor))
         if leaf is None:
             square = self.spaces.is_square(tensor)
-            numbers = floating and strided and not square and bool(shape)
+            # Nodes along the last axis alone: a pool's matrix, or a stack of adjacencies.
+            matrix = len(shape) > 1 and shape[-1] in self.spaces.counts and shape[0] != shape[-1]
+            numbers = floating and strided and not square and not matrix and bool(shape)
             space = self.spaces.only(shape[0]) if numbers else None
             leaf = KnownTensor("", numbers, space, is_square=square)
         rows, space = tuple[NodeRows, ...](), None
