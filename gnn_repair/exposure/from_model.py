@@ -666,7 +666,7 @@ class Exposer:
 
     def _held(self, analysis: Analysis, sums: set[int]) -> tuple[HeldPart, ...]:
         """What mixes nodes and is none of the final sums."""
-        within = set(analysis.inner_mixers(sums, self.spaces))
+        within = set(analysis.inner_mixers(sums, self.spaces.total))
         beside = {
             p for p in analysis.side_mixers(sums) if p not in within or self._is_pool(analysis, p)
         }

@@ -143,7 +143,8 @@ class Beside(nn.Module):
     def __init__(self, beside: Besides, bent: bool, before: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.conv, self.enter, self.lin = pyg.SAGEConv(6, 6), nn.Linear(5, 6), nn.Linear(6, 4)
+        self.conv = pyg.SAGEConv(6, 6, root_weight=not before)
+        self.enter, self.lin = nn.Linear(5, 6), nn.Linear(6, 4)
         self.beside, self.bent, self.before = beside, bent, before
         self.double().eval()
 
@@ -179,7 +180,7 @@ def test_what_a_sum_starts_from_is_beside_it(name: str) -> None:
     assert [op for part in held if part.beside for op in part.operations] == operations
 
 
-@pytest.mark.parametrize("name", [*READ, *NAMED])
+@pytest.mark.parametrize("name", [*READ, *(name for name in NAMED if "amax" not in name)])
 def test_what_moves_messages_is_named_as_before_them(name: str) -> None:
     how, operations = CASES[name]
     exposure = expose(Beside(how, False, before=True), plain())

@@ -617,7 +617,7 @@ class _LinkExposer(Exposer):
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
 
-        within = set(analysis.inner_mixers(sums, self.spaces)) - sums
+        within = set(analysis.inner_mixers(sums, self.spaces.total)) - sums
         return held_parts(analysis, where, within, (beside | decoding.second_ways) - sums)
 
     def _from_record(self, record: Record, frozen: FrozenRun) -> Exposure:
@@ -676,7 +676,7 @@ class _LinkExposer(Exposer):
         capture = _LinkCapture(analysis.record, plan, device, self.where)
         links = Tracer.of_width(width, self.links.shape[1], device, capture.now)
         capture.follow(links, decoding, self.end, offsets)
-        with unfused(), capture.tracer, links, capture:
+        with unfused(analysis.record.counts), capture.tracer, links, capture:
             output = self.run()
         self.check_same(output, logits)
         if capture.across and links.flat_of(output) is None:

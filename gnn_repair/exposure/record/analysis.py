@@ -23,7 +23,6 @@ from gnn_repair.exposure.record.recorder import (
     Record,
     RecordedStep,
     Ref,
-    Spaces,
     Value,
     is_basis,
 )
@@ -32,7 +31,6 @@ from gnn_repair.exposure.record.reductions import (
     Reduction,
     axes_of,
     distinct,
-    entries_of,
     is_in_place,
     is_stack,
     reshaped,
@@ -451,27 +449,28 @@ class Analysis:
         self.record.walk_back([self.record.output], follow)
         return sorted(movers)
 
-    def inner_mixers(self, final: Collection[int], spaces: Spaces) -> list[int]:
-        """Live operations that mix nodes before the final sums' messages, or move rows of others
-        beside a node's own."""
-        feeding = [number for place in final for number in self.feeding(place)]
-        before, steps = self.ancestors(feeding), self.record.steps
+    def inner_mixers(self, final: Collection[int], nodes: int) -> list[int]:
+        """Live operations that mix nodes, of so many, before the final sums' messages, or move rows
+        of others beside a node's own."""
+        before = self.ancestors([number for place in final for number in self.feeding(place)])
+        steps = self.record.steps
         joins = {
             place for place in before
-            if any(self._joins_rows(number, spaces) for number in steps[place].outs)
-            and not any(self._joins_rows(number, spaces) for number in steps[place].inputs)
+            if any(self._joins_rows(number, nodes) for number in steps[place].outs)
+            and not any(self._joins_rows(number, nodes) for number in steps[place].inputs)
         }  # fmt: skip
         movers = {self._last_mover(steps[place].inputs, place) for place in joins}
-        movers |= {self._mover_before(place, spaces.total) for place in final} - {None}
         return sorted(movers.union(self._mixers(before)))
 
-    def _joins_rows(self, number: int, spaces: Spaces) -> bool:
-        """Whether several nodes stand behind every row of a table of nodes, which are no ends of an
-        edge."""
-        rows, shape = self.value(number).rows, self.value(number).shape
-        for axis in range(len(shape)) if len(rows) > 1 else ():
+    def _joins_rows(self, number: int, nodes: int) -> bool:
+        """Whether more than one of the nodes, of so many, stands behind every row of a table of
+        nodes, or more than two behind every entry of a list of edges."""
+        value = self.value(number)
+        rows = [r for r in value.rows if r.ids.numel() and int(distinct(r.ids).max()) < nodes]
+        for axis, size in enumerate(value.shape) if len(rows) > 1 else ():
             several = [ids for r in rows if (ids := r.along(axis)) is not None]
-            if shape[axis] in (*spaces.counts, spaces.total) and len(several) > 1:
+            few = 1 if size in (*self.record.counts, nodes) else 2
+            if len(several) > few:
                 sums = [step.reduction for step in self.record.steps if step.reduction is not None]
                 return not any(all(self._is_end(ids, one) for ids in several) for one in sums)
         return False
@@ -481,18 +480,6 @@ class Analysis:
         """Whether nodes are the senders or the recipients of a sum's entries."""
         ends = (reduction.recipients, reduction.sources)
         return any(alike(nodes, end.reshape(-1)) for end in ends if end is not None)
-
-    def _mover_before(self, place: int, nodes: int) -> int | None:
-        """What puts rows of a third node into a sum's messages, if anything does."""
-        reduction = self.record.steps[place].reduction
-        if reduction is None or reduction.recipients is None or reduction.sources is None:
-            return None
-        rows = self.value(reduction.message).rows
-        ids = [entries_of(r, reduction.axes) for r in rows]
-        third = [i for i in ids if i.numel() and int(i.max()) < nodes]
-        if all(self._is_end(i, reduction) for i in third):
-            return None
-        return self._last_mover([reduction.message], place)
 
     def _last_mover(self, values: Iterable[int], default: int) -> int:
         """The last operation before some values that may put a row where another was."""

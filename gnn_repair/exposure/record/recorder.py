@@ -241,6 +241,8 @@ class Record:
 
     steps: list[RecordedStep] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
+    counts: tuple[int, ...] = ()
+    """Nodes of every type."""
     output: int = -1
     embedding: int | None = None
     """What the linear layer that ran last read."""
@@ -393,7 +395,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.spaces, self.leaves = spaces, leaves
         self.running: list[str] = []
-        self.record = Record()
+        self.record = Record(counts=spaces.counts)
         self._numbers: dict[int, tuple[Any, int]] = {}
         self._storages: dict[int, dict[int, Any]] = {}
         self._others: dict[int, int] = {}
@@ -737,7 +739,7 @@ def record_run(
     handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in names]
     handles += [module.register_forward_hook(leave) for module in names]
     try:
-        with unfused(), recorder:
+        with unfused(recorder.spaces.counts), recorder:
             output = run(recorder)
     finally:
         for handle in handles:

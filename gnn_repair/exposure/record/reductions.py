@@ -606,7 +606,7 @@ def _entry_sum(
 def _are_own_rows(c: OpContext, message: Tensor, dim: int, index: Tensor) -> bool:
     """Whether some nodes' own rows are added to theirs, each once: no messages."""
     recipients, behind = index.reshape(-1), c.rows(message)
-    is_same = bool(behind) and all(same(entries_of(rows, (dim,)), recipients) for rows in behind)
+    is_same = bool(behind) and all(same(_entries(rows, (dim,)), recipients) for rows in behind)
     return is_same and recipients.unique().numel() == recipients.numel()
 
 
@@ -634,8 +634,8 @@ def _senders(
         return "", None
     if message.numel() == 0:
         return "node", recipients.new_empty(0)
-    nodes = [entries_of(rows, axes) for rows in behind if c.are_nodes(rows)]
-    sets = [entries_of(rows, axes) for rows in behind if not c.are_nodes(rows)]
+    nodes = [_entries(rows, axes) for rows in behind if c.are_nodes(rows)]
+    sets = [_entries(rows, axes) for rows in behind if not c.are_nodes(rows)]
     if to_nodes or not behind:
         # Whole messages read both ends of an edge.
         others = [ids for ids in nodes if not same(ids, targets)]
@@ -660,12 +660,11 @@ def _is_shared(ids: Tensor, recipients: Tensor) -> bool:
     return pairs.shape[1] == pairs[0].unique().numel()
 
 
-def entries_of(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
+def _entries(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
     """[T] what stands behind the first channel of every entry."""
     kept = [a for a in range(rows.ids.dim()) if a not in axes]
     ids = rows.ids.permute(*axes, *kept)
-    ids = ids.reshape(*ids.shape[: len(axes)], -1)[..., :1] if kept else ids
-    return ids.reshape(-1)
+    return ids[(..., *[slice(0, 1)] * len(kept))].reshape(-1)
 
 
 def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:

@@ -337,7 +337,7 @@ def capture_run(
     if rest is not None:
         with capture.tracer:
             return capture, run_remaining(capture, rest, stored)
-    with unfused(), capture.tracer, capture:
+    with unfused(record.counts), capture.tracer, capture:
         return capture, run()
 
 
@@ -412,11 +412,11 @@ def rerun_with(
     """The output when some operations do something else, and what nobody then reads is left out."""
     if record.repeats:
         try:
-            with unfused(), Replace(record, instead, idle_steps(record, instead)):
+            with unfused(record.counts), Replace(record, instead, idle_steps(record, instead)):
                 return run()
         except Exception:  # it minds numbers that no tensor needs: once more, with all of them
             pass
-    with unfused(), Replace(record, instead):
+    with unfused(record.counts), Replace(record, instead):
         return run()
 
 
@@ -554,7 +554,8 @@ class Replay:
                     failures.append(self.record.steps[number])
                 return out
 
-        with suppress(GnnRepairError), unfused(), Watch(self.record, self._instead(coefficients)):
+        watch = Watch(self.record, self._instead(coefficients))
+        with suppress(GnnRepairError), unfused(self.record.counts), watch:
             self.forward()
         return failures[0] if failures else None
 

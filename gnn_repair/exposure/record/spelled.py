@@ -7,7 +7,7 @@ thing look at numbers or lay nodes and channels along one axis. The results are 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from math import prod
@@ -22,26 +22,29 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gnn_repair.exposure.record.reductions import EXTENSIONS, HANDLERS
 
+Counts = Sequence[int]
+"""Nodes of every type."""
 
-def _one_hot(func: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
+
+def _one_hot(counts: Counts, func: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
     """By comparison: PyTorch's own looks at the smallest and the largest number."""
     with _disable_current_modes():
         count = num_classes if num_classes >= 0 else int(tensor.max()) + 1
     return (tensor.unsqueeze(-1) == torch.arange(count, device=tensor.device)).to(torch.int64)
 
 
-def _leaving(func: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _leaving(counts: Counts, func: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """To numpy or Python: an operation that looks at the numbers says so in the record."""
     if tensor.numel():
         bool((tensor.reshape(-1)[:1] != 0).any())
     return func(tensor, *args, **kwargs)
 
 
-def _einsum(func: Any, equation: Any, *operands: Any, **options: Any) -> Tensor:
+def _einsum(counts: Counts, func: Any, equation: Any, *operands: Any, **options: Any) -> Tensor:
     """Of a stack of N × N matrices and a table a product per matrix: PyTorch's own puts the
     matrices, or nodes and channels, along one axis."""
     axes = _axes_of(equation, operands)
-    chosen = None if axes is None else _square_operand(*axes)
+    chosen = None if axes is None else _square_operand(*axes, counts)
     if axes is None or chosen is None:
         return func(equation, *operands, **options)  # type: ignore[no-any-return]
     (*parts, result), sizes = axes
@@ -80,12 +83,14 @@ def _axes_of(equation: Any, operands: Any) -> tuple[list[str], dict[str, int]] |
     return None if repeated or alone else ([*parts, result], sizes)
 
 
-def _square_operand(axes: list[str], sizes: dict[str, int]) -> tuple[int, str, str] | None:
-    """Which operand holds square matrices, one for every place along its other axes, and their
-    rows and columns, of which the latter are added up."""
+def _square_operand(
+    axes: list[str], sizes: dict[str, int], counts: Counts
+) -> tuple[int, str, str] | None:
+    """Which operand holds N × N matrices, one for every place along its other axes, and their rows
+    and columns, of which the latter are added up."""
     *parts, result = axes
-    added = [a for a in parts[0] if a in parts[1] and a not in result]
-    column = max(added, key=lambda a: sizes[a], default="")
+    added = [a for a in parts[0] if a in parts[1] and a not in result and sizes[a] in counts]
+    column = added[0] if added else ""
     for which, own in enumerate(parts):
         rows = [
             a for a in own if a not in parts[1 - which] and column and sizes[a] == sizes[column]
@@ -95,12 +100,13 @@ def _square_operand(axes: list[str], sizes: dict[str, int]) -> tuple[int, str, s
     return None
 
 
-def _matmul(func: Any, left: Any, right: Any, **options: Any) -> Tensor:
+def _matmul(counts: Counts, func: Any, left: Any, right: Any, **options: Any) -> Tensor:
     """A stack of N × N matrices times one table, as above."""
     both = isinstance(left, Tensor) and isinstance(right, Tensor) and not options
-    stacked = both and left.layout == right.layout == torch.strided
-    if stacked and left.dim() == 3 and right.dim() == 2 and left.shape[1:] == right.shape[:1] * 2:
-        return torch.bmm(left, right.expand(len(left), *right.shape))
+    if both and left.dim() == 3 and right.dim() == 2 and len(right) in counts:
+        stacked = left.layout == right.layout == torch.strided
+        if stacked and left.shape[1:] == (len(right), len(right)):
+            return torch.bmm(left, right.expand(len(left), *right.shape))
     return func(left, right, **options)  # type: ignore[no-any-return]
 
 
@@ -114,21 +120,27 @@ SPELLED: dict[Any, Callable[..., Any]] = {
 
 
 class _Spelled(TorchFunctionMode):
+    def __init__(self, counts: Counts) -> None:
+        super().__init__()
+        self.counts = counts
+
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         other = SPELLED.get(func)
-        return other(func, *args, **kwargs or {}) if other else func(*args, **kwargs or {})
+        options = kwargs or {}
+        return other(self.counts, func, *args, **options) if other else func(*args, **options)
 
 
 @contextmanager
-def unfused() -> Iterator[None]:
+def unfused(counts: Counts) -> Iterator[None]:
     """While open, attention and recurrent layers show their steps instead of fused kernels.
 
-    Operations of extensions, which hide behind their gradients, are seen as such.
+    Operations of extensions, which hide behind their gradients, are seen as such. ``counts``: nodes
+    of every type.
     """
     with ExitStack() as stack:
-        stack.enter_context(_Spelled())
+        stack.enter_context(_Spelled(counts))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)

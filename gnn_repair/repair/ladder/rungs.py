@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -332,5 +333,6 @@ def _scored(
 def mean_gain(differences: Sequence[Tensor]) -> tuple[float, float, float]:
     """Mean over members of the mean of paired differences, its standard error, and its spread."""
     gains, errors = zip(*map(paired_mean, differences), strict=True)
-    deviation = stdev(gains) if len(gains) > 1 else 0.0
+    # By NumPy: a likelihood may be zero, and its logarithm is no number that statistics takes.
+    deviation = float(np.std(gains, ddof=1)) if len(gains) > 1 else 0.0
     return fmean(gains), fmean(errors), deviation
