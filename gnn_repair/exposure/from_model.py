@@ -239,7 +239,7 @@ def _expose_batch(
 
 
 def refuse_dense_batch(data: Any, refusal: ExposureRefused) -> None:
-    """Say so where a model is refused because the rows of data are whole graphs."""
+    """Say so where a model is unsupported because the rows of data are whole graphs."""
     fields = {name: field(data, name) for name in field_names(data)}
     cubes = {name: v for name, v in fields.items() if isinstance(v, Tensor) and v.dim() == 3}
     for (name, x), (other, adj) in permutations(cubes.items(), 2):
@@ -952,7 +952,8 @@ def no_mixture_reason(
     remedy = (
         "" if counted else f"set data.num_nodes where it has more nodes than these {size}, or, "
     )
-    return f"{reason}; {remedy}where features were propagated beforehand, pass a forward= that does"
+    passed = "where features were propagated beforehand, pass a forward= that propagates"
+    return f"{reason}; {remedy}{passed}"
 
 
 def non_sum_reasons(analysis: Analysis, modules: Mapping[str, nn.Module]) -> Iterator[str]:
