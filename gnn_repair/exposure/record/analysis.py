@@ -60,7 +60,8 @@ FOLLOWED = PICKED | ADDED_UP | {
 ZEROS = {"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}
 ONES = {"ones", "ones_like", "new_ones"}
 FILLED = {"full", "full_like", "new_full", "fill"}
-MOVERS = GATHERS | {"roll", "flip", "cat", "gather", "index_copy", "scatter", "sort", "index_put"}
+JOINS = {"cat", "stack"}
+MOVERS = GATHERS | JOINS | {"roll", "flip", "gather", "index_copy", "scatter", "sort", "index_put"}
 """Operations that may put a row where another was."""
 FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
 GUARDS = {"add", "clamp", "clamp_min", "maximum", "where", "masked_fill", "index_put", "nan_to_num"}
@@ -485,7 +486,7 @@ class Analysis:
         """The last operation before some values that may put a row where another was."""
         steps = self.record.steps
         places = [p for p in self.ancestors(values) if steps[p].name in MOVERS]
-        by_rows = (p for p in places if steps[p].name != "cat" or not any(steps[p].args[1:]))
+        by_rows = (p for p in places if steps[p].name not in JOINS or not any(steps[p].args[1:]))
         return max(by_rows, default=default)
 
     def later_mixers(self, sites: Sequence[FinalSite], outputs: Sequence[int] = ()) -> list[int]:

@@ -472,6 +472,10 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
             return [(NodeRows(ids.reshape(places).expand(shape)),)]
     if not behind and index.dtype != torch.bool:
         return [tuple(r.viewed(lambda t: t.reshape(places).expand(shape)) for r in c.rows(index))]
+    if not behind and index.dim() == 1:  # which numbers there are hangs on the nodes of the mask
+        places[dim] = -1
+        chosen = [r.ids[index].reshape(places).expand(shape) for r in c.rows(index)]
+        return [tuple(map(NodeRows, chosen))]
     return [tuple(_taken(rows, dim, index, shape) for rows in behind)]
 
 
@@ -547,7 +551,12 @@ def _index_put(c: OpContext) -> list[Behind]:
         ids[picks] = rows
         return ids
 
-    return _written(c, write, values)
+    (written,) = _written(c, write, values)
+    if others or used != [0] or first.dtype != torch.bool:
+        return [written]
+    wide = (*first.shape, *[1] * (base.dim() - first.dim()))  # numbers of the nodes of the mask
+    chosen = [r.viewed(lambda ids: ids.reshape(wide).expand(c.out.shape)) for r in c.rows(first)]
+    return [union([written, chosen])]
 
 
 def _index_copy(c: OpContext) -> list[Behind]:
@@ -1087,7 +1096,10 @@ def _into(c: OpContext) -> list[Behind]:
     return _written(c, lambda ids, rows: write(ids, rows, *c.args[2:], **c.kwargs), c.args[1])
 
 
-def _nothing(c: OpContext) -> list[Behind]:
+def _positions(c: OpContext) -> list[Behind]:
+    """nonzero: how many places there are, and which, hangs on all nodes along the axes."""
+    source = c.args[0]
+    c.step.mixes = c.live(source) and c.varies(source, range(source.dim()))
     return [() for _ in c.outs]
 
 
@@ -1165,7 +1177,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "bucketize": lambda c: _pointwise(c) if not c.rows(c.args[1]) else _unknown(c),
     "constant_pad_nd": _pad,
     **dict.fromkeys(("select_scatter", "slice_scatter"), _into),
-    "nonzero": _nothing,
+    "nonzero": _positions,
     **dict.fromkeys(
         (f"{form}_{how}{end}" for how in ("sum", "mean", "max", "min", "mul")
          for form, end in (("segment", "_csr"), ("segment", "_coo"), ("scatter", ""))),
