@@ -18,7 +18,7 @@ from gnn_repair.backbones.base import Backbone, Readout
 from gnn_repair.backbones.graph import Features, Graph, State
 from gnn_repair.budget import check_whole
 from gnn_repair.checks import as_member, as_splits, num_classes
-from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.errors import FileFormatError, InputError, SplitError
 from gnn_repair.files import (
     REAL,
     check_fields,
@@ -27,6 +27,7 @@ from gnn_repair.files import (
     load_tensors,
     save_tensors,
 )
+from gnn_repair.published import count_of
 from gnn_repair.training import Budget, FrozenDict, stack_parameters, unstack_parameters
 
 # What must hold of a trained model's file, whatever the model: shared with fitted repairs ---------
@@ -196,6 +197,7 @@ class Frozen:
         """One member as an ordinary PyG network in evaluation mode."""
         network = self.backbone.network(self.data.x.shape[1], self.logits.shape[2])
         network = network.to(self.device, self.logits.dtype)
+        member = as_member(member, len(self.splits))
         network.load_state_dict(unstack_parameters(self.parameters, member))
         return network.eval()
 
@@ -203,10 +205,22 @@ class Frozen:
         """Share of correct predictions of every member, [S].
 
         Args:
-            mask: [N, splits] such as ``data.test_mask``, or one [N] for all members.
+            mask: [N, splits] such as ``data.test_mask``, [N, members], or one [N] for all members.
         """
-        chosen = as_splits(mask).to(self.device)
-        chosen = chosen[:, list(self.splits)] if chosen.shape[1] > 1 else chosen
+        columns = as_splits(mask)
+        every, nodes = as_splits(self.data.train_mask).shape[1], len(self.data.y)
+        known = (1, len(self.splits), every)
+        if mask.dtype != torch.bool or len(mask) != nodes or columns.shape[1] not in known:
+            raise SplitError(
+                f"the mask is {mask.dtype} of shape {list(mask.shape)}; give bool of shape "
+                f"[{nodes}], [{nodes}, {every}] as data's masks have, or a column for each of the "
+                f"{count_of(len(self.splits), 'member')}"
+            )
+        if columns.shape[1] == every > 1:
+            columns = columns[:, list(self.splits)]
+        if not bool(columns.any(0).all()):
+            raise SplitError("the mask of a member is empty; give it at least one node")
+        chosen = columns.to(self.device)
         right = self.logits.argmax(2).t() == self.data.y.to(self.device).unsqueeze(1)
         return (right & chosen).sum(0) / chosen.sum(0)
 

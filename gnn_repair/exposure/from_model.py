@@ -617,6 +617,12 @@ class Exposer:
         size, pooled = len(channels), self.graphs is not None
         sites = _read_by_head(run)
         blocks, names = self._blocks(sites, run), subject.names
+        naming = Naming(
+            analysis, self.modules, blocks, subject.graph, pooled and analysis.centres is None
+        )
+        titles = list(naming.groups())  # of sums without a message as well, which count relations
+        heard = [n for n, block in enumerate(blocks) if len(block.recipients)] or [0]
+        blocks, titles = [blocks[n] for n in heard], [titles[n] for n in heard]
         if not self.options.gradients and not analysis.attention:
             analysis.record.forget()  # otherwise it may be analysed again
         if pooled or (subject.graph is None and any(site.sender == "cluster" for site in sites)):
@@ -626,9 +632,7 @@ class Exposer:
         senders = names.count(self.spaces.total)
         mixtures: list[list[Mixture]] = []
         sorted_entries: dict[tuple[int, int], SortedEntries] = {}  # heads share theirs
-        rows_pooled = pooled and analysis.centres is None
-        naming = Naming(analysis, self.modules, blocks, subject.graph, rows_pooled)
-        for block, group in zip(blocks, naming.groups(), strict=True):
+        for block, group in zip(blocks, titles, strict=True):
             key = id(block.recipients), id(block.rows)
             if key not in sorted_entries:
                 sorted_entries[key] = SortedEntries.of(block, size)
@@ -687,11 +691,12 @@ class Exposer:
             of_site = blocks_of(run.analysis, site, run.tensors)
             steps = run.analysis.record.steps
             holder, module = holder_of(self.modules, steps[site.step].module)
-            alike = isinstance(module, MessagePassing | Aggregation)
-            alike = alike and site.powers is None and len(of_site) == 1 and not site.members
+            alike = site.powers is None and len(of_site) == 1 and not site.members
+            of_layer = isinstance(module, MessagePassing | Aggregation)
             twins = [
                 first for name, other, first in joinable
                 if alike and name == holder and same_entries(run.analysis, other, site)
+                and (of_layer or run.analysis.are_divided(other, site))
             ]  # fmt: skip
             if twins:
                 blocks[twins[0]] = join_blocks(blocks[twins[0]], of_site[0])
@@ -699,7 +704,6 @@ class Exposer:
             if alike:
                 joinable.append((holder, site, len(blocks)))
             blocks += of_site
-        blocks = [block for block in blocks if len(block.recipients)] or blocks[:1]
         graph = self.subject.graph
         return blocks if graph is None else [keep_sender_type(block, graph) for block in blocks]
 

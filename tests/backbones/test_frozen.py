@@ -66,8 +66,20 @@ def test_a_member_alone_is_that_member_in_every_field(graph):
         names = "backbone", "data", "seed", "budget"
         assert all(getattr(alone, name) is getattr(frozen, name) for name in names)
     for beyond in (3, -4):
-        with pytest.raises(InputError, match=f"member {beyond}"):
-            frozen.member(beyond)
+        for call in (frozen.member, frozen.network):
+            with pytest.raises(InputError, match=f"member {beyond}"):
+                call(beyond)
+
+
+def test_accuracy_takes_masks_by_split_and_by_member(graph):
+    frozen = frozen_of("gcn", graph, splits=[2, 0])
+    expected = frozen.accuracy(graph.test_mask)
+    torch.testing.assert_close(frozen.accuracy(graph.test_mask[:, [2, 0]]), expected)
+    four = torch.cat([graph.test_mask, graph.test_mask], 1)[:, :4]
+    nobody = graph.test_mask & False
+    for wrong in (graph.test_mask[:5], graph.test_mask.float(), four, nobody):
+        with pytest.raises(SplitError, match="mask"):
+            frozen.accuracy(wrong)
 
 
 class Own(nn.Module):

@@ -183,8 +183,8 @@ class Mixtures(Net):
 
     def gatedgcn(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         gate = torch.sigmoid(self.lin("d", x)[e[1]] + self.lin("e", x)[e[0]])
-        above = add_up(self.edges(gate * self.lin("b", x)[e[0]], e, 0), e, x)
-        below = add_up(self.edges(gate, e, 1), e, x)
+        above = add_up(self.edges(gate * self.lin("b", x)[e[0]], e), e, x)
+        below = add_up(self.edges(gate, e), e, x)
         return self.lin("out", (self.lin("a", x) + above / (below + 1e-6)).relu(), CLASSES)
 
     def fagcn_signed(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
@@ -259,6 +259,11 @@ class Mixtures(Net):
     def a_parent_beside_every_node(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h = self.lin("a", x)
         return self.lin("out", self.matrix(a) @ (h + h[torch.arange(len(x)) // 2]).relu(), CLASSES)
+
+    def messages_of_edges_alone(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
+        kinds = self.tensor("kinds", 5, WIDTH)[(e[0] + 2 * e[1]) % 5]
+        sums = add_up(self.edges(self.lin("m", kinds).relu(), e), e, x)
+        return self.lin("out", self.lin("a", x).relu() + sums, CLASSES)
 
     def a_third_node_in_messages(self, x: Tensor, e: Tensor, a: Tensor) -> Tensor:
         h, third = self.lin("a", x), (e[0] + e[1]) % len(x)

@@ -65,6 +65,12 @@ def positive_around(x: Tensor, edge_index: Tensor) -> Tensor:
     return torch.zeros_like(known).index_add(0, edge_index[1], known[edge_index[0]]).to(x)
 
 
+def share_by_mask(x: Tensor) -> Tensor:
+    written = x.new_zeros(len(x))
+    written[x[:, 0] > 0] = 1.0
+    return written.mean()
+
+
 Besides = Callable[[Tensor, Tensor], Any]
 TABLE = torch.tensor([[0.1, 0.2], [0.3, 0.5]], dtype=torch.float64)
 CODES = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
@@ -80,6 +86,12 @@ COUNTS: dict[str, tuple[Besides, list[str]]] = {
     "codes gathered by kinds of others": (
         lambda x, e: x * CODES.expand(len(x), 2).gather(1, kind_of(x)[e[0][: len(x)], None]),
         ["gather"],
+    ),
+    "a share written by a mask": (lambda x, e: x * share_by_mask(x), ["mean"]),
+    "positions": (lambda x, e: x * (x[:, 0] > 0).nonzero().to(x).mean(), ["nonzero"]),
+    "numbers that a mask picks": (
+        lambda x, e: x * torch.arange(len(x)).to(x)[x[:, 0] > 0].sum(),
+        ["sum"],
     ),
     "a mean of codes": (lambda x, e: x + torch.eye(6).to(x)[kind_of(x)].mean(0), ["mean"]),
 }

@@ -458,3 +458,18 @@ def test_a_sum_in_single_precision_inside_a_model_in_double_is_rounded_as_such()
     model.scale = nn.Parameter(torch.ones(4).double())
     exposure = expose(model, graph())
     assert exposure.frozen_logits.dtype == torch.float64 and 0 < exposure.residual < 1e-5
+
+
+def test_relations_without_an_edge_keep_their_numbers() -> None:
+    """Group names count all relations, and a graph without edges has no messages."""
+    torch.manual_seed(0)
+    edges = torch.tensor([[0, 1, 2, 3, 4, 2], [1, 2, 3, 4, 0, 0]])
+    kinds = torch.tensor([0, 0, 0, 2, 2, 2])
+    typed = Data(x=torch.randn(5, 4), edge_index=edges, edge_type=kinds)
+    names = [group.name for group in expose(pyg.RGCNConv(4, 3, 3).eval(), typed).groups]
+    assert [name.rpartition(" ")[2] for name in names] == ["0", "2"]
+    empty = Data(x=typed.x, edge_index=edges[:, :0])
+    model = pyg.SAGEConv(4, 3).eval()
+    alone = expose(model, empty)
+    assert alone.num_terms == 0
+    torch.testing.assert_close(alone.logits()[0].float(), model(empty.x, empty.edge_index))

@@ -747,6 +747,15 @@ class Analysis:
             number = numbers[0]
         return None
 
+    def are_divided(self, one: FinalSite, two: FinalSite) -> bool:
+        """Whether one sum is divided by the other, as by the sum of gates per channel."""
+        pairs = [
+            (self.root(step.args[0].number), self.divisor(step.args[1].number, True))
+            for step in (self.record.steps[place] for place in self.needed)
+            if step.name == "div" and len(step.inputs) == 2 and isinstance(step.args[1], Ref)
+        ]
+        return (one.value, two.step) in pairs or (two.value, one.step) in pairs
+
     def normalisers(self, site: FinalSite) -> set[int]:
         """The operations that mix nodes in what a site's sums are divided by, which is in α."""
         if site.reduction.across is None:

@@ -499,6 +499,23 @@ class Recorder(TorchDispatchMode):
         origin = (-1, False) if before is None else (before.step, before.live)
         return self._remember(tensor, *origin, tensor=tensor)
 
+    def other_end(self, index: Tensor) -> Tensor | None:
+        """Of a row of an edge list the other row, in which the other ends of the edges stand."""
+        number = self._known(index)
+        while number is not None:
+            place = self.record.values[number].step
+            step = self.record.steps[place] if place >= 0 else None
+            if step is None or not step.inputs:
+                return None
+            listed = self.record.values[step.inputs[0]]
+            leaf = self.leaves.get(id(listed.tensor))
+            if leaf is not None and leaf.ends is not None and listed.tensor is not None:
+                row = step.outs.index(number) if step.name == "unbind" else step.args[-1]
+                rows = step.name in ("unbind", "select") and step.args[1:2] in ((), (0,))
+                return listed.tensor[1 - row % 2] if rows else None
+            number = step.inputs[0] if step.name in SAME | VIEWS | {"expand", "unsqueeze"} else None
+        return None
+
     def relations_of(self, index: Tensor) -> Tensor | None:
         """The relation of every entry of an edge list; −1: none."""
         rows = self.value(index).rows

@@ -472,7 +472,7 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
             return [(NodeRows(ids.reshape(places).expand(shape)),)]
     if not behind and index.dtype != torch.bool:
         return [tuple(r.viewed(lambda t: t.reshape(places).expand(shape)) for r in c.rows(index))]
-    if not behind and index.dim() == 1:  # which numbers there are hangs on the nodes of the mask
+    if not behind and index.dim() == 1 and table.is_floating_point():  # which numbers there are hangs on the nodes of the mask
         places[dim] = -1
         chosen = [r.ids[index].reshape(places).expand(shape) for r in c.rows(index)]
         return [tuple(map(NodeRows, chosen))]
@@ -650,6 +650,9 @@ def _senders(
         others = [ids for ids in nodes if not same(ids, targets)]
         if to_nodes and sets and not others:  # sets of nodes send, such as hyperedges
             return "cluster", c.recorder.numbered(sets[0])
+        if to_nodes and not behind:  # made of edges' own numbers
+            ends = c.recorder.other_end(recipients)
+            nodes = [ends] if ends is not None and ends.numel() == targets.numel() else []
         return "node" if to_nodes else "row", next(iter(others or nodes), None)
     sets = [ids for ids in sets if not bool((ids - targets == ids[0] - targets[0]).all())]
     doubtful = any(bool((ids < 0).any()) for ids in nodes)
