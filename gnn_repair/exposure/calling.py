@@ -288,8 +288,13 @@ def _batches_of_loader(loader: DataLoader[Any]) -> list[Any]:
 def _batched(graphs: Sequence[Data], options: dict[str, Any]) -> list[Any]:
     """Graphs in order, as many in a batch as it may have nodes; batches as they are."""
     groups: list[list[Data]] = []
-    room = 0
-    for graph in graphs:
+    names, room = field_names(graphs[0]) if graphs else [], 0
+    for number, graph in enumerate(graphs):
+        lacking = [name for name in names if name not in field_names(graph)]
+        if lacking:
+            raise InputError(
+                f"graph {number} has no {lacking[0]}, which graph 0 has; give it to all or to none"
+            )
         whole = isinstance(graph, Batch)
         if whole or room <= 0:
             groups.append([])

@@ -854,7 +854,10 @@ def has_root(
 NO_SUMS = dict.fromkeys(
     (aggr.SortAggregation, aggr.LSTMAggregation, aggr.GRUAggregation, aggr.MLPAggregation),
     "reads the {} in order",
-) | {aggr.LCMAggregation: "joins the {} two by two in a learned cell"}
+) | {
+    aggr.LCMAggregation: "joins the {} two by two in a learned cell",
+    aggr.QuantileAggregation: "takes quantiles of the {}",
+}
 """PyG's aggregations that are no weighted sums, and what they do."""
 ADDING = {"mm", "mv", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
 """Operations that add up rows."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.pieces import RECONSTRUCTION
+from gnn_repair.exposure.record.replay import relative_gap
 from gnn_repair.kernels import cpu
 from tests.helpers.models.planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces
 from tests.helpers.refusals import refused
@@ -277,3 +278,11 @@ def test_members_are_counted_as_python_counts(index: int, number: int, exposure:
     assert alone.num_members == 1
     for name in ("frozen_logits", "coefficients", "fixed_logits"):
         assert torch.equal(getattr(alone, name)[0], getattr(exposure, name)[number])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_residual_is_relative_to_what_moved(dtype):
+    """Logits that reweighting leaves where they are make no difference smaller."""
+    frozen = torch.ones(4, 3, dtype=torch.float64)
+    expected = frozen + 0.5
+    assert relative_gap(expected + 0.1, expected, frozen, dtype) == pytest.approx(0.2)

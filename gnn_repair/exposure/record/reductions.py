@@ -472,7 +472,9 @@ def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind
             return [(NodeRows(ids.reshape(places).expand(shape)),)]
     if not behind and index.dtype != torch.bool:
         return [tuple(r.viewed(lambda t: t.reshape(places).expand(shape)) for r in c.rows(index))]
-    if not behind and index.dim() == 1 and table.is_floating_point():  # which numbers there are hangs on the nodes of the mask
+    if (
+        not behind and index.dim() == 1 and table.is_floating_point()
+    ):  # which numbers there are hangs on the nodes of the mask
         places[dim] = -1
         chosen = [r.ids[index].reshape(places).expand(shape) for r in c.rows(index)]
         return [tuple(map(NodeRows, chosen))]
