@@ -678,7 +678,8 @@ def _entries(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
     """[T] what stands behind the first channel of every entry."""
     kept = [a for a in range(rows.ids.dim()) if a not in axes]
     ids = rows.ids.permute(*axes, *kept)
-    return ids[(..., *[slice(0, 1)] * len(kept))].reshape(-1)
+    first: Any = (..., *[slice(0, 1)] * len(kept))
+    return ids[first].reshape(-1)
 
 
 def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:

@@ -46,7 +46,7 @@ def _einsum(counts: Counts, func: Any, equation: Any, *operands: Any, **options:
     axes = _axes_of(equation, operands)
     chosen = None if axes is None else _square_operand(*axes, counts)
     if axes is None or chosen is None:
-        return func(equation, *operands, **options)  # type: ignore[no-any-return]
+        return func(equation, *operands, **options)
     (*parts, result), sizes = axes
     which, row, column = chosen
     own, other = parts[which], parts[1 - which]
@@ -107,7 +107,7 @@ def _matmul(counts: Counts, func: Any, left: Any, right: Any, **options: Any) ->
         stacked = left.layout == right.layout == torch.strided
         if stacked and left.shape[1:] == (len(right), len(right)):
             return torch.bmm(left, right.expand(len(left), *right.shape))
-    return func(left, right, **options)  # type: ignore[no-any-return]
+    return func(left, right, **options)
 
 
 SPELLED: dict[Any, Callable[..., Any]] = {
