@@ -746,6 +746,9 @@ def judged(name: str, seed: int) -> list[str]:
     if gap(exposure.logits()[0], run(net, data)) > CLOSE or not best <= CLOSE:
         return [f"is {best:.1e} off with other weights"]
     found = list(_contradicted(net, data, exposure, terms, where, rng))
+    edges = counted(data.edge_index, data.x)[terms.node, terms.source].clamp(min=1)
+    if bool((torch.bincount(terms.pair)[terms.pair] > edges).any()):
+        found.append("one sender is named for messages of several")
     if set(where) != net.places:
         found.append("some of its messages are in no group")
     if not exposure.held and _leaks(net, data, terms, where):

@@ -27,7 +27,7 @@ from gnn_repair.exposure.record import recorder
 from tests.campaigns import wild
 from tests.campaigns.kinds import cases, judged
 from tests.helpers.models import spelled_models
-from tests.helpers.models.convolutions import CASES, NODES, graph, normalised
+from tests.helpers.models.convolutions import CASES, NODES, gcn, graph, normalised
 from tests.helpers.models.convolutions import Net as CaseNet
 from tests.helpers.models.made import Made
 from tests.helpers.models.spelled_models import CLASSES
@@ -473,3 +473,37 @@ def test_relations_without_an_edge_keep_their_numbers() -> None:
     alone = expose(model, empty)
     assert alone.num_terms == 0
     torch.testing.assert_close(alone.logits()[0].float(), model(empty.x, empty.edge_index))
+
+
+def test_a_convolution_of_size_one_mixes_no_nodes() -> None:
+    net, data = wild.built("edges_read_by_a_convolution", 0)
+    assert expose(net, data).held == ()
+
+
+class Diffusion(nn.Module):
+    """As DCRNN has it: input and state side by side in two hops of a given matrix."""
+
+    def __init__(self, batched: bool) -> None:
+        super().__init__()
+        self.batched, self.lin, self.out = batched, nn.Linear(18, 4), nn.Linear(4, 3)
+        self.register_buffer("support", gcn(graph()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(len(x), 4, dtype=x.dtype)
+        first = torch.cat([x[:, :2], state], 1)
+        if self.batched:  # [B, N, C] laid out as [N, C B]
+            first = first[None].permute(1, 2, 0).reshape(len(x), -1)
+        second = self.support @ first
+        hops = torch.stack([first, second, 2 * self.support @ second - first])
+        return self.out(self.lin(hops.permute(1, 2, 0).reshape(len(x), -1)).tanh())
+
+
+def test_a_batch_axis_that_is_moved_away_changes_nothing() -> None:
+    torch.manual_seed(0)
+    plain = Diffusion(batched=False).double()
+    other = Diffusion(batched=True).double()
+    other.load_state_dict(plain.state_dict())
+    one, two = (expose(model, Data(x=graph().x.double())) for model in (plain, other))
+    assert torch.equal(one.sources, two.sources)
+    torch.testing.assert_close(one.coefficients, two.coefficients)
+    torch.testing.assert_close(one.contributions, two.contributions)
