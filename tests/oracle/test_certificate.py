@@ -84,6 +84,7 @@ EDGE = ([[1, 0, 0], [0, 0, 0]], [0.0, 1 - 1e-7, -9], 1.0)
 UNSURE = np.int8(UNCERTIFIED)
 ALONE = {
     "a mass": (PLAIN, support([0, 1], [2.0, 0.002]), "mass", 0.001),
+    "too little mass": (ZERO, support([0], [1.998]), "mass", 0.001),
     "a negative coefficient": (PLAIN, support([0, 1, 2], [2, 0.5, -0.5]), "negative", 0.25),
     "a negative weight": (LIKE, stated([0, 1.25, -0.25]), "negative", 0.25),
     "another weight": (LIKE, stated([0, 0.25, 0.75]), "", None),
