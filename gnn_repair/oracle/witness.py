@@ -216,7 +216,7 @@ def describe_gains(gains: Gains, names: NodeNames) -> str:
 
 
 def percent(share: float, digits: int = 2, *, zeros: bool = False) -> str:
-    """Such as ``0.9 %`` (with ``zeros`` ``0.90 %``), ``12 %`` or, whatever the digits, ``100 %``."""
+    """Such as ``0.9 %``, with ``zeros`` ``0.90 %``, ``12 %`` or, whatever the digits, ``100 %``."""
     value = 100 * share
     if value >= 99.5 or value == 0:
         return f"{value:.0f} %"

@@ -211,15 +211,18 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
     # With a nonlinear head reach was computed at errors only.
     complete = len(reach.true) == len(evidence.nodes)
     chance, excess = reach.chance, reach.excess.words(100, sign="+", unit=" points")
+    # Over one error there is no interval.
+    intervals = "" if math.isnan(reach.excess.interval[0]) else " In brackets: 95 % intervals."
     return {
         "low": 100 * chance.low,
         "high": 100 * chance.high,
         "everyone": 100 * reach.true_class_chance.low if complete else None,
+        "above": not reach.excess.interval[0] <= 0,
         "words": (
             f"Chance: a class that is neither true nor predicted could win at these errors in "
             f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {excess}."
             f" {reach.classes_per_error.words()} of {evidence.num_classes} classes can win per "
-            "error."
+            f"error.{intervals}"
         ),
     }
 

@@ -291,7 +291,10 @@ def test_a_nearest_change_may_give_to_nobody():
             ((3, 0.14, 0.40), (0, 0.1, 0.10001), (4, 0.1, 0.10001)),
             "40 % of the weight (now 14 %) to node 3 and a little more to 2 more senders",
         ),
-        (((3, 0.14, 0.40), (0, 0.1, 0.10001)), "(now 14 %) to node 3 and a little more to 1 more sender"),
+        (
+            ((3, 0.14, 0.40), (0, 0.1, 0.10001)),
+            "(now 14 %) to node 3 and a little more to 1 more sender",
+        ),
         (((7, 0.0312, 0.0314),), "3.14 % of the weight (now 3.12 %) to node 7"),
         (((7, 0.317, 0.3172),), "31.72 % of the weight (now 31.70 %) to node 7"),
         (((7, 0.04, 0.23),), "23 % of the weight (now 4.0 %) to node 7"),
