@@ -149,7 +149,7 @@ function certificateWords(node) {
   ];
 }
 
-// A share of the weight in as many digits as are read: "0.9 %", with zeros "0.90 %", "12 %", "100 %".
+// A share of the weight in as many digits as are read: "12 %", "0.9 %", with zeros "0.90 %".
 function shareWords(share, digits = 2, zeros = false) {
   const value = 100 * share;
   if (value >= 99.5 || value === 0) return `${value.toFixed(0)} %`;

@@ -109,7 +109,7 @@ function manyErrors(run, sums, wrong) {
 function besideChance(run, sums) {
   const summary = run.chance_summary;
   if (!summary || !sums.reachable) return "";
-  if (!summary.above) return `, but no more often than by chance (${chanceShare(summary)})`;
+  if (!summary.above) return `, not clearly more often than by chance (${chanceShare(summary)})`;
   const solved = sums.reachable + sums.unreachable + sums.undecided,
     [low, high] = [0, sums.undecided].map((open) => (100 * (sums.reachable + open)) / solved);
   return ` (${chanceShare({ low, high })}, chance ${chanceShare(summary)})`;
