@@ -42,7 +42,10 @@ def test_planted_rows(planted):
     assert frame["mass_moved"].tolist() == pytest.approx([1 / 3, np.nan, np.nan], **gaps)
     assert frame["chance"].tolist() == [0, 0, 0] and frame["classes_in_reach"].tolist() == [2, 1, 1]
     assert frame["rank_by_change"].tolist() == pytest.approx([1, 1.5, np.nan], **gaps)
-    assert "node 0 33 %" in frame["smallest_change"][0] and "λ 1" in frame["key_messages"][0]
+    assert (
+        "giving 33 % of the weight" in frame["smallest_change"][0]
+        and "λ 1" in frame["key_messages"][0]
+    )
     texts = [found.explain(node) for node in range(3)]
     assert "33 % of the mass" in texts[0] and "2 of 3 classes" in texts[0]
     assert "at least 5" in texts[1] and "right" in texts[2]

@@ -62,8 +62,8 @@ class Rate:
             counts = f"({self.hits:,} of {self.total:,})"
             return f"{100 * self.value:.1f} % [{low:.1f}, {high:.1f}] {counts}"
         return (
-            f"between {100 * self.value:.1f} % and {100 * self.possible:.1f} % ({self.hits:,} "
-            f"proved, {self.undecided:,} undecided, of {self.total:,})"
+            f"{100 * self.value:.1f} to {100 * self.possible:.1f} % ({self.hits:,} proved, "
+            f"{self.undecided:,} undecided, of {self.total:,})"
         )
 
 
@@ -93,7 +93,7 @@ class Mean:
         low, high, *ends = (
             f"{scale * x:{sign}.{digits}f}" for x in (self.low, self.high, *self.interval)
         )
-        held = f"{low}{unit}" if low == high else f"between {low}{unit} and {high}{unit}"
+        held = f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
         return held if np.isnan(self.interval[0]) else f"{held} [{ends[0]}, {ends[1]}]"
 
     def __str__(self) -> str:

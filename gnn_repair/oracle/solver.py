@@ -209,6 +209,8 @@ def join_parts(
         target=asked.target,
         wanted=asked.wanted,
         outputs=exposure.outputs,
+        # Of the outputs themselves; the parts' are differences to a threshold, small on purpose.
+        scope=exposure.scope,
         threshold=threshold,
         skipped=asked.skipped,
         parts=tuple(parts),

@@ -200,22 +200,25 @@ def compute_gains(sources: Integers, alpha: Floats, change: Floats) -> Gains:
 
 
 def describe_gains(gains: Gains, names: NodeNames) -> str:
-    """Such as ``giving node 322 12 % of the weight (now 0.9 %)``."""
+    """Such as ``giving 12 % of the weight (now 0.90 %) to node 322``."""
     least = NAMED_ABOVE * sum(then - now for _, now, then in gains)
     named = [gain for gain in gains[:NAMED] if gain[2] - gain[1] > least]
     parts = []
     for who, now, then in named:
-        # As many digits as tell the two apart.
+        # As many digits in both as tell the two apart.
         digits = next((d for d in (2, 3, 4) if percent(now, d) != percent(then, d)), 5)
-        words = f"{percent(then, digits)} of the weight (now {percent(now, digits)})"
-        parts.append(f"{names.sender(who)} {words}")
+        before, after = (percent(share, digits, zeros=True) for share in (now, then))
+        parts.append(f"{after} of the weight (now {before}) to {names.sender(who)}")
     more = len(gains) - len(named)
-    parts += [f"{more} more sender{'s' * (more > 1)} a little more"] if more > 0 else []
+    parts += [f"a little more to {more} more sender{'s' * (more > 1)}"] if more > 0 else []
     words = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
     return f"giving {words}" if words else "moving weight between the same senders' messages"
 
 
-def percent(share: float, digits: int = 2) -> str:
-    """Such as ``0.9 %``, ``12 %`` or, whatever the digits, ``100 %``."""
+def percent(share: float, digits: int = 2, *, zeros: bool = False) -> str:
+    """Such as ``0.9 %``, with ``zeros`` ``0.90 %``, ``12 %`` or, whatever the digits, ``100 %``."""
     value = 100 * share
-    return f"{value:.0f} %" if value >= 99.5 else f"{value:.{digits}g} %"
+    if value >= 99.5 or value == 0:
+        return f"{value:.0f} %"
+    text = f"{value:#.{digits}g}" if zeros else f"{value:.{digits}g}"
+    return f"{text.rstrip('.')} %"

@@ -22,7 +22,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.heads.head import followed_by
 from gnn_repair.exposure.pieces import classes_for, require_outputs
-from gnn_repair.methods import METHODS, title_of
+from gnn_repair.exposure.value import Group, HeldPart
+from gnn_repair.methods import METHODS
 from gnn_repair.oracle.heads.solve import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
@@ -133,16 +134,13 @@ class Correction:
     """One repair's answers at n nodes."""
 
     name: str
+    title: str
+    """The name as it was given."""
     kind: Kind
     logits: Floats
     """[n, C]."""
     coefficients: Floats | None = None
     """[T]: λ, where the repair reweights."""
-
-    @property
-    def title(self) -> str:
-        """The name as people read it."""
-        return title_of(self.name)
 
     @property
     def predictions(self) -> Integers:
@@ -348,7 +346,7 @@ def gather(
     if solution.rival_weights is not None:
         weights = np.where(np.isnan(margin)[:, None], 0.0, solution.rival_weights)[order]
     degree, homophily = _surroundings(part, y, edge_index)
-    held_parts = ", ".join(part.title for part in exposure.held)
+    held_parts = ", ".join(_held_words(part, exposure.groups) for part in exposure.held)
     evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
         nodes=part.recipients.numpy(),
@@ -385,6 +383,15 @@ def gather(
         evidence = replace(evidence, classes=classes)
     typed = part.graph_starts is not None or part.names.typed
     return _with_senders(evidence, part) if typed else evidence
+
+
+def _held_words(part: HeldPart, groups: Sequence[Group]) -> str:
+    """A held part; of a convolution whose messages are reweighted, what of it is held."""
+    own = [group for group in groups if part.title.startswith(f"`{group.name.split()[0]}`")]
+    if not own:
+        return part.title
+    attention = all("α = attention" in group.rule for group in own)
+    return f"{'attention' if attention else ' and '.join(part.operations)} of {part.title}"
 
 
 def chosen_nodes(exposure: Exposure, nodes: Any, member: int, name: str = "nodes") -> Tensor:
@@ -529,7 +536,7 @@ def correction_of(
             f"the logits of {name!r:.60} at {node} hold {logits[row, column]}; give finite "
             "numbers, such as logits before a softmax"
         )
-    return Correction(key, kind, logits.numpy(), coefficients)
+    return Correction(key, name, kind, logits.numpy(), coefficients)
 
 
 def check_repairs(repairs: Any) -> None:
@@ -573,9 +580,13 @@ def best_on(
     return best
 
 
+_BY_TITLE = {method.title: key for key, method in METHODS.items()}
+
+
 def _key(name: str) -> str:
-    """The repair's key on the page; methods of this package may be written with dashes."""
-    key = name.replace("-", "_")
+    """The repair's key on the page; methods of this package may be written with dashes, or by the
+    title that a study gives them."""
+    key = _BY_TITLE.get(name, name.replace("-", "_"))
     if key in RESERVED:
         raise InputError(f"a repair cannot be called {name!r}, which means something else here")
     return key if key in METHODS else name

@@ -25,6 +25,7 @@ from gnn_repair.notebook import PagePath
 from gnn_repair.published import count_of, plural, published_cell
 from gnn_repair.reporting.evidence import (
     Answers,
+    Correction,
     Evidence,
     RepairLike,
     best_on,
@@ -211,15 +212,18 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
     # With a nonlinear head reach was computed at errors only.
     complete = len(reach.true) == len(evidence.nodes)
     chance, excess = reach.chance, reach.excess.words(100, sign="+", unit=" points")
+    # Over one error there is no interval.
+    intervals = "" if math.isnan(reach.excess.interval[0]) else " In brackets: 95 % intervals."
     return {
         "low": 100 * chance.low,
         "high": 100 * chance.high,
         "everyone": 100 * reach.true_class_chance.low if complete else None,
+        "above": not reach.excess.interval[0] <= 0,
         "words": (
             f"Chance: a class that is neither true nor predicted could win at these errors in "
             f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {excess}."
             f" {reach.classes_per_error.words()} of {evidence.num_classes} classes can win per "
-            "error."
+            f"error.{intervals}"
         ),
     }
 
@@ -254,9 +258,14 @@ def evidence_of(run: Rerun, other: Rerun | None = None) -> Evidence:
         run.data.y,
         run.mask("test"),
         member=model.member,
-        repairs=model.repairs,
+        repairs=_titled(model.repairs),
         edge_index=run.data.edge_index,
     )
+
+
+def _titled(repairs: Mapping[str, Any]) -> dict[str, Any]:
+    """A study's repairs by the titles of their methods."""
+    return {title_of(name): repair for name, repair in repairs.items()}
 
 
 def gather_beside(run: Rerun, other: Rerun) -> Beside:
@@ -309,7 +318,7 @@ def report_run(
         nodes=run.mask("test"),
         val=run.mask("val"),
         member=run.member,
-        repairs=run.repairs,
+        repairs=_titled(run.repairs),
         edge_index=run.data.edge_index,
         context=context,
         single_file=single_file,
@@ -401,8 +410,8 @@ def case_of_run(
     accuracy: Values = {n: [(split, float(flags.mean()))] for n, flags in right.items()}
     figures = {name: float(getattr(counts, name)) for name in REACH}
     reach: Values = {n: [(split, value)] for n, value in figures.items() if not np.isnan(value)}
-    kinds = {item.name: item.kind for item in evidence.corrections}
-    return _case(dataset, backbone, accuracy, reach, kinds, selection)
+    own = {item.name: item for item in evidence.corrections}
+    return _case(dataset, backbone, accuracy, reach, own, selection)
 
 
 def cases_of_results(results: pd.DataFrame) -> list[dict[str, Any]]:
@@ -414,7 +423,7 @@ def cases_of_results(results: pd.DataFrame) -> list[dict[str, Any]]:
         if "frozen" in accuracy:
             reach = group[group["metric"].isin((*REACH, "chance_reach"))]
             cases.append(
-                _case(str(dataset), str(backbone), accuracy, _group_values(reach, "metric"))
+                _case(str(dataset), str(backbone), accuracy, _group_values(reach, "metric"), {})
             )
     return cases
 
@@ -431,17 +440,20 @@ def _case(
     backbone: str,
     accuracy: Values,
     reach: Values,
-    kinds: Mapping[str, str] | None = None,
+    own: Mapping[str, Correction],
     selection: str = "test nodes",
 ) -> dict[str, Any]:
-    """A case as the page holds it: accuracies and reach in percent, support in terms."""
+    """A case as the page holds it: accuracies and reach in percent, support in terms.
+
+    ``own`` are the repairs of the page's own run, which have the names that they were given.
+    """
     paper = {name: published_cell(name, backbone, dataset) for name in (*REACH, *accuracy)}
     paper = {name: value for name, value in paper.items() if not math.isnan(value)}
     methods = [
         {
             "key": name,
-            "title": title_of(name),
-            "kind": (kinds or {}).get(name),
+            "title": own[name].title if name in own else title_of(name),
+            "kind": own[name].kind if name in own else None,
             "values": [100 * value for _, value in values],
             "splits": [split for split, _ in values],
             "paper": paper.get(name),

@@ -230,7 +230,7 @@ def test_what_is_printed_is_what_was_counted(asked):
     def between(figure, scale=100, sign="", unit=""):
         numbers = (figure.low, figure.high, *figure.interval)
         low, high, first, last = (f"{scale * x:{sign}.1f}" for x in numbers)
-        return f"between {low}{unit} and {high}{unit} [{first}, {last}]"
+        return f"{low} to {high}{unit} [{first}, {last}]"
 
     for figure in (found.true_class_chance, found.chance):
         assert f"chance {between(figure, unit=' %')}" in said

@@ -281,7 +281,7 @@ def test_a_nearest_change_may_give_to_nobody():
     (answer,) = nearest_reweighting(relax(exposure, 1.0), torch.tensor([0]), margin=0.5, threads=1)
     # The frozen margin is 1 − 2·1; a margin of ½ leaves mass ¼.
     assert answer.moved == pytest.approx(0.75)
-    assert "giving no message 88 % of the weight (now 50 %)" in str(answer)
+    assert "giving 88 % of the weight (now 50 %) to no message" in str(answer)
 
 
 @pytest.mark.parametrize(
@@ -289,12 +289,19 @@ def test_a_nearest_change_may_give_to_nobody():
     [
         (
             ((3, 0.14, 0.40), (0, 0.1, 0.10001), (4, 0.1, 0.10001)),
-            "node 3 40 % of the weight (now 14 %) and 2 more senders a little more",
+            "40 % of the weight (now 14 %) to node 3 and a little more to 2 more senders",
         ),
-        (((3, 0.14, 0.40), (0, 0.1, 0.10001)), "(now 14 %) and 1 more sender a little more"),
-        (((7, 0.0312, 0.0314),), "node 7 3.14 % of the weight (now 3.12 %)"),
-        (((7, 0.317, 0.3172),), "node 7 31.72 % of the weight (now 31.7 %)"),
-        (((7, 0.031, 0.104), (8, 0, 1)), "node 7 10 % of the weight (now 3.1 %) and node 8 100 %"),
+        (
+            ((3, 0.14, 0.40), (0, 0.1, 0.10001)),
+            "(now 14 %) to node 3 and a little more to 1 more sender",
+        ),
+        (((7, 0.0312, 0.0314),), "3.14 % of the weight (now 3.12 %) to node 7"),
+        (((7, 0.317, 0.3172),), "31.72 % of the weight (now 31.70 %) to node 7"),
+        (((7, 0.04, 0.23),), "23 % of the weight (now 4.0 %) to node 7"),
+        (
+            ((8, 0, 1), (7, 0.031, 0.104)),
+            "100 % of the weight (now 0 %) to node 8 and 10 % of the weight (now 3.1 %) to node 7",
+        ),
     ],
 )
 def test_gains_have_as_many_digits_as_tell_them_apart(gains, said):

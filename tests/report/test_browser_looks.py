@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+import gnn_repair as gr
 from gnn_repair.methods import METHODS
 from gnn_repair.reporting import PageContext, report, report_results
 from gnn_repair.reporting.writing import RESULT_COLUMNS
@@ -330,5 +331,50 @@ def test_what_changes_no_prediction_is_in_no_chart_of_predictions(browser, tmp_p
     browser.unfold()
     for title in ("What each repair did", "Accuracy"):
         drawn = browser.text(f".chart[aria-label='{title}'] svg")
-        assert "Set translation" in drawn and "cooler" not in drawn
-    assert "cooler changes no prediction" in browser.text("#charts")
+        assert "set_translation" in drawn and "cooler" not in drawn
+    assert "Cooler changes no prediction." in browser.text("#charts")
+
+
+CORA = (
+    "Theory", "Reinforcement Learning", "Genetic Algorithms", "Neural Networks",
+    "Probabilistic Methods", "Case Based", "Rule Learning",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1440, PHONE])
+def test_every_class_has_its_label_and_the_list_names_both(browser, tmp_path, width):
+    exposure, y = make_exposure(200, 7)
+    names = (*CORA[:-1], "A very long name of a class that has no room below any column")
+    path = report(exposure, y, tmp_path / "r.html", class_names=names)
+    browser.open(path, "", width)
+    labels = browser.run(
+        "return [...document.querySelectorAll(\".chart[aria-label='Reach by class'] svg text\")]"
+        ".map(t => [t.textContent, (t.tip || [''])[0]])"
+    )
+    assert {name for name, _ in labels} >= {name for name in CORA[:-1] if len(name) < 18}
+    ((cut, whole),) = [(name, tip) for name, tip in labels if name.startswith("A very")]
+    assert "…" in cut and whole == names[-1]
+    browser.open(path, "#nodes", width)
+    rows = browser.run(
+        "return [...document.querySelectorAll('.row .two')].map(two => "
+        "[two.parentElement.clientHeight, two.offsetHeight, "
+        "...[...two.children].map(part => part.scrollWidth - part.clientWidth)])"
+    )
+    assert len(rows) > 3 and all(two <= row for row, two, *_ in rows)
+    uncut = [over for row in rows for over in row[2:]].count(0)
+    assert uncut > 0.6 * 2 * len(rows)
+
+
+def test_chance_stands_in_the_headline(browser, tmp_path):
+    """Labels at random are within reach as often as other classes; labels that can win are not."""
+    exposure, y = make_exposure(60, 7)
+    found = gr.reach(exposure, y)
+    classes = found.classes.reachable & found.others
+    planted = torch.where(torch.from_numpy(classes.any(1)), torch.from_numpy(classes.argmax(1)), y)
+    for truth, clear in ((y, False), (planted, True)):
+        figures = gr.reach(exposure, truth)
+        assert (figures.excess.interval[0] > 0) == clear
+        browser.open(report(exposure, truth, tmp_path / "r.html"))
+        said = browser.text("#story-sentence")
+        assert f"{100 * figures.chance.low:.1f}" in said
+        assert (f"{100 * figures.mean('error'):.1f}" in said) == clear

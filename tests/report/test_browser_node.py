@@ -336,7 +336,7 @@ def test_pictures_are_files_of_their_own(browser, small, tmp_path):
         "textContent, c.querySelectorAll('.tools button').length, c.querySelector('svg') !== null])"
     )
     assert all(buttons == 2 for _, buttons, drawn in cards if drawn) and len(cards) >= 7
-    assert b"Reweight" in saved("Accuracy", "svg", "accuracy")
+    assert b"reweighting" in saved("Accuracy", "svg", "accuracy")
 
 
 def test_a_browser_reads_parts_on_demand(browser, tmp_path, monkeypatch):

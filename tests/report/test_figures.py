@@ -73,7 +73,7 @@ def test_figures_are_named_and_hold_their_words(tmp_path):
     assert {p.name for p in paths} == {f"{name}.svg" for name in stems}
     assert all(p.read_bytes()[:5] == b"<?xml" for p in paths)
     drawn = (tmp_path / f"field-of-study-{node}.svg").read_text(encoding="utf-8")
-    assert "Set translation" in drawn and "<script>" not in drawn
+    assert "set_translation" in drawn and "<script>" not in drawn
     with pytest.raises(InputError, match="field/of study 99 "):
         write_figures(evidence, tmp_path, node=99)
 

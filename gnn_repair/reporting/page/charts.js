@@ -389,8 +389,11 @@ function namedBins(bins, wide, from) {
   return (j) => bins[j].label && (j - from) % every === 0;
 }
 
-// Columns of parts; `bins` is [{label, parts: [n, …], tip, chance}], `series` names and colours the
-// parts, `chance` is the height to which chance would fill a column of shares.
+// Room for a name below its column; longer ones are cut.
+const MOST_UPRIGHT = 130;
+
+// Columns of parts; `bins` is [{label, isName, parts: [n, …], tip, chance}], `series` names and
+// colours the parts, `chance` is the height to which chance would fill a column of shares.
 // With `marks` it is a histogram: labels stand at the left edge of their bin.
 function stackedColumns(width, bins, series, axis, share, marks = null) {
   const left = 40,
@@ -401,7 +404,6 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
     : [];
   const top = legend(svg, [...series, ...chance], 0, 12, width) + (marks ? 22 : 14),
     bottom = top + height;
-  svg.setAttribute("viewBox", `0 0 ${width} ${bottom + 40}`);
   const totals = bins.map((bin) => bin.parts.reduce((sum, n) => sum + n, 0));
   const most = share ? 1 : Math.max(1, ...totals);
   const y = scale(0, most, bottom, top),
@@ -415,7 +417,12 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
       }),
     );
   }
+  const longest = Math.max(...bins.map((bin) => textWidth(bin.label, 11))),
+    // Every name is written, upright where it does not fit across; of numbers some suffice.
+    upright = bins.every((bin) => bin.isName) && longest > wide - 6 && wide >= 12,
+    deep = upright ? Math.min(MOST_UPRIGHT, longest) + 6 : 15;
   const named = namedBins(bins, wide, marks ? marks[0].place : 0);
+  svg.setAttribute("viewBox", `0 0 ${width} ${bottom + deep + 25}`);
   bins.forEach((bin, j) => {
     const group = shape("g");
     const lines = [
@@ -472,7 +479,16 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
           "data-chance": bin.chance,
         }),
       );
-    if (named(j)) {
+    if (upright) {
+      const x = left + (j + 0.5) * wide + 4;
+      svg.append(
+        roomy(0, 0, bin.label, MOST_UPRIGHT, {
+          class: "small muted",
+          "text-anchor": "end",
+          transform: `translate(${x} ${bottom + 6}) rotate(-90)`,
+        }),
+      );
+    } else if (named(j)) {
       const half = textWidth(bin.label, 11) / 2;
       svg.append(
         words(Math.min(width - half, left + (marks ? j : j + 0.5) * wide), bottom + 15, bin.label, {
@@ -502,7 +518,10 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
     );
   }
   svg.append(
-    words((left + width) / 2, bottom + 33, axis, { class: "small muted", "text-anchor": "middle" }),
+    words((left + width) / 2, bottom + deep + 18, axis, {
+      class: "small muted",
+      "text-anchor": "middle",
+    }),
   );
   return svg;
 }

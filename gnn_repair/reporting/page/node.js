@@ -149,10 +149,12 @@ function certificateWords(node) {
   ];
 }
 
-// A share of the weight in as many digits as are read: "0.9 %", "12 %", "100 %".
-function shareWords(share, digits = 2) {
+// A share of the weight in as many digits as are read: "12 %", "0.9 %", with zeros "0.90 %".
+function shareWords(share, digits = 2, zeros = false) {
   const value = 100 * share;
-  return value >= 99.5 ? `${value.toFixed(0)} %` : `${Number(value.toPrecision(digits))} %`;
+  if (value >= 99.5 || value === 0) return `${value.toFixed(0)} %`;
+  const text = value.toPrecision(digits);
+  return `${zeros ? text : Number(text)} %`;
 }
 
 // Who gets more weight in a mixture: [[source, share now, share then], …], the largest gain first.
@@ -182,19 +184,20 @@ const NAMED_SENDERS = 3;
 // The share of all gains that a named one exceeds; smaller ones are counted.
 const NAMED_ABOVE = 0.01;
 
-// "Giving node 322 12 % of the weight (now 0.9 %)".
+// "Giving 12 % of the weight (now 0.90 %) to node 322".
 function gainWords(node, lambda) {
   const gains = gainsOf(node, lambda),
     least = NAMED_ABOVE * gains.reduce((sum, [, now, then]) => sum + then - now, 0),
     named = gains.slice(0, NAMED_SENDERS).filter(([, now, then]) => then - now > least),
     parts = named.map(([source, now, then]) => {
-      // As many digits as tell the two apart.
+      // As many digits in both as tell the two apart.
       const digits = [2, 3, 4].find((d) => shareWords(now, d) !== shareWords(then, d)) ?? 5;
       const who = source === node.id ? "its own message" : senderWords(node, source);
-      return `${who} ${shareWords(then, digits)} of the weight (now ${shareWords(now, digits)})`;
+      const [before, after] = [now, then].map((share) => shareWords(share, digits, true));
+      return `${after} of the weight (now ${before}) to ${who}`;
     }),
     more = gains.length - parts.length;
-  if (more > 0) parts.push(`${more} more sender${more > 1 ? "s" : ""} a little more`);
+  if (more > 0) parts.push(`a little more to ${more} more sender${more > 1 ? "s" : ""}`);
   return parts.length
     ? `Giving ${joined(parts)}`
     : "Moving weight between the same senders' messages";

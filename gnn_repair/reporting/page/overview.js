@@ -256,11 +256,11 @@ function movesCard(run) {
   const still = run.repairs.filter((repair) => !repairChanges(run, repair)),
     rows = run.repairs.flatMap((repair, j) => (still.includes(repair) ? [] : [outcomesOf(run, j)]));
   if (!rows.length) return;
-  const others = joined(still.map((repair) => repair.title)),
-    none = still.length ? `. ${others} change${still.length > 1 ? "" : "s"} no prediction` : "";
+  const others = capital(joined(still.map((repair) => repair.title))),
+    none = still.length ? ` ${others} change${still.length > 1 ? "" : "s"} no prediction.` : "";
   chartCard(
     "What each repair did",
-    `Predictions that became right or wrong. A bar shows its ${run.nouns}${none}`,
+    `Predictions that became right or wrong. A bar shows its ${run.nouns}.${none}`,
     (width) => movesPlot(width, rows, run.count),
   );
 }
@@ -455,6 +455,7 @@ function statusCard(run, title, caption, axis, bins, options = {}) {
 function classCard(run) {
   const bins = run.classes.map((name, c) => ({
     label: run.shortClasses[c],
+    isName: true,
     tip: name,
     go: { label: String(c) },
     has: (i) => run.labels[run.nodes[i]] === c,

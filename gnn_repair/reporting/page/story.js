@@ -102,7 +102,17 @@ function manyErrors(run, sums, wrong) {
   if (sums.undecided && !sums.reachable)
     return `${who}; for ${open} of them it is undecided whether the evidence was there`;
   const more = sums.undecided ? ` and for ${open} it is undecided` : "";
-  return `${who}; for ${there} of them the evidence was there${more}`;
+  return `${who}; for ${there} of them the evidence was there${more}${besideChance(run, sums)}`;
+}
+
+// Reach says nothing by itself: how often another class could win stands beside it.
+function besideChance(run, sums) {
+  const summary = run.chance_summary;
+  if (!summary || !sums.reachable) return "";
+  if (!summary.above) return `, not clearly more often than by chance (${chanceShare(summary)})`;
+  const solved = sums.reachable + sums.unreachable + sums.undecided,
+    [low, high] = [0, sums.undecided].map((open) => (100 * (sums.reachable + open)) / solved);
+  return ` (${chanceShare({ low, high })}, chance ${chanceShare(summary)})`;
 }
 
 function oneError(run, sums) {

@@ -212,6 +212,7 @@ def test_an_operation_without_bounds_is_not_called_nearest():
 def test_ranges_of_values_far_from_zero_in_the_precision_of_the_model():
     exposure = replace(tailed("relu", 3), outputs="values", replay=None)
     near = value_range(exposure, [4], effort="fast")
+    assert not near.lower.scope and not near.upper.scope  # values have no rivals to win against
     head, shift = exposure.head, torch.full((CLASSES,), 1000.0, dtype=torch.float64)
     last = Scale((len(head.operations),), torch.ones_like(shift), shift)
     head = HeadGraph(head.width, (*head.operations, last))
