@@ -9,7 +9,7 @@
 
 Stores merge by copying one folder over another. Reading changes nothing: a file that is truncated,
 or whose content does not belong at its address, is named in a warning and left out. When a result
-takes its place it is kept beside it as ``*.damaged``. Packed, the same records are one file to
+or protocol.json takes its place it is kept beside it as ``*.damaged``. Packed, the same records are one file to
 commit, send or keep: JSON Lines, a header and then one record a line.
 
 Folders of earlier versions are named after the whole tree of settings instead of its differences
@@ -37,7 +37,14 @@ from gnn_repair.budget import as_list, check_type, check_whole
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.published import published_numbers
-from gnn_repair.results.protocol import PAPER, Protocol, differences, digest_of, with_changes
+from gnn_repair.results.protocol import (
+    PAPER,
+    PROTOCOLS,
+    Protocol,
+    differences,
+    digest_of,
+    with_changes,
+)
 from gnn_repair.results.records import (
     FROZEN,
     NAME,
@@ -128,8 +135,12 @@ class ResultsSource(ABC):
         digest = self.resolve(digest)
         settings = self.settings(digest)
         if settings is None:
+            for protocol in PROTOCOLS.values():
+                if protocol.digest == digest:
+                    return protocol
             raise InputError(
-                f"{self.root} lacks the settings of protocol {digest}; copy them there"
+                f"{self.root} lacks the settings of protocol {digest}; run its study again with "
+                "the same --protocol and --set, which writes them, or copy its protocol.json there"
             )
         try:
             protocol = with_changes(PAPER, differences(settings))
