@@ -336,8 +336,6 @@ def calls_in(scratch: Any) -> Iterator[Good]:
 
 
 ACCEPTED: dict[str, str] = {
-    "read_results(store=folder)": "an empty folder is a store without results",
-    "export_results(store=folder)": "an empty folder is a store without results",
     "gather(nodes=int)": "one node",
     "plots.reach(nodes=int)": "one node",
     **{

@@ -143,12 +143,17 @@ IDLE: dict[str, tuple[str, tuple[str, ...]]] = {
 """By circumstance its words, and the options that have no effect in it."""
 
 
+def typed(context: typer.Context, *names: str) -> bool:
+    """Whether one of these options was typed."""
+    sources = (context.get_parameter_source(name) for name in names)
+    return any(source is not None and source.name != "DEFAULT" for source in sources)
+
+
 def refuse_idle(context: typer.Context, **circumstances: bool) -> None:
     """Raise where an option was typed that has no effect in a circumstance that holds."""
     for words, names in (IDLE[name] for name, holds in circumstances.items() if holds):
         for option in context.command.params:
-            source = context.get_parameter_source(str(option.name))
-            if option.name in names and source is not None and source.name != "DEFAULT":
+            if option.name in names and typed(context, option.name):
                 raise InputError(f"{option.opts[0]} has no effect {words}; leave it out")
 
 

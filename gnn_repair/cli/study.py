@@ -39,6 +39,7 @@ from gnn_repair.cli.options import (
     numbers,
     one_of,
     refuse_idle,
+    typed,
 )
 from gnn_repair.errors import InputError
 from gnn_repair.published import TITLES, count_of
@@ -52,7 +53,14 @@ from gnn_repair.results.rendering import (
     paper_parts,
     remark,
 )
-from gnn_repair.results.store import PAPER_BACKBONES, PAPER_DATASETS, Store, make_plan, open_results
+from gnn_repair.results.store import (
+    PAPER_BACKBONES,
+    PAPER_DATASETS,
+    Store,
+    held_methods,
+    make_plan,
+    open_results,
+)
 from gnn_repair.results.tables import TABLES, make_tables
 
 if TYPE_CHECKING:
@@ -141,6 +149,7 @@ def run(
 
 @app.command()
 def status(
+    context: typer.Context,
     store: StoreOption = Path("results"),
     datasets: DatasetsOption = "paper",
     backbones: BackbonesOption = "paper",
@@ -150,7 +159,11 @@ def status(
     set_: SetOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """List how many runs of each case are done, failed or missing."""
+    """List how many runs of each case are done, failed or missing.
+
+    Unless --datasets, --backbones or --splits are named, of the cases that the store holds, and
+    unless --methods is, with the methods that it holds of them; --datasets paper names the paper's.
+    """
     settings = chosen_protocol(protocol, set_)
     graphs = map(user_code.short_name, _names(datasets, PAPER_DATASETS))
     models = map(user_code.short_name, _names(backbones, PAPER_BACKBONES))
@@ -160,7 +173,12 @@ def status(
     held = open_results(store) if exists else Store(store)
     if not (protocol or set_) and len(held.digests()) == 1:
         settings = held.protocol()
-    plan = make_plan(held, settings, runs, _methods(methods))
+    wanted, attempted = _methods(methods), held.attempted(settings.digest)
+    if attempted and not typed(context, "datasets", "backbones", "splits"):
+        runs = attempted
+        if not typed(context, "methods"):
+            wanted = held_methods(held.records(settings.digest), settings) or wanted
+    plan = make_plan(held, settings, runs, wanted)
     missing = set(plan.missing)
     empty = {"done": 0, "failed": 0, "missing": 0, "error": ""}
     rows: dict[Any, dict[str, Any]] = {}

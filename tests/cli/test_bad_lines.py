@@ -84,6 +84,7 @@ LINES: list[list[str]] = [
     *(["study", "tables", "--store", s] for s in ["{sparse}", "{binary}", "{deep}", "{newer}"]),
     *(["study", "status", "--store", s] for s in ["{file}", LONG, "{sparse}", "{newer}"]),
     *(["study", "export", "{new}.csv", "--store", s] for s in ["{absent}", LONG, "{file}"]),
+    ["study", "export", "{new}.csv", "--store", "{folder}"],
     *(["study", "pack", "{new}.jsonl", "--store", s] for s in ["{absent}", "{folder}", "{file}"]),
     *(["study", "merge", s, "--store", "{new}"] for s in ["{absent}", "{file}", LONG, "{sparse}"]),
     ["study", "merge", "--store", "{new}"],

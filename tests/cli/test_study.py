@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,18 +129,25 @@ def test_nothing_is_said_of_processes_that_were_stopped(tmp_path):
     assert "KeyboardInterrupt" in ended.stderr and "resource_tracker" not in ended.stderr
 
 
-def test_the_whole_paper_is_the_default_grid(run, store):
+def test_the_status_is_of_what_the_store_holds_or_of_the_whole_paper(run, store):
     line = ("study", "status", "--store", str(store))
-    for more, done in (
-        ([], 4),
-        (["--set", "backbones.dropout=0.1"], 0),
-        (["--protocol", "paper"], 4),
+    other = override(PAPER, ["backbones.hidden=64"])
+    record = make_record("builtin", "gcn", 3)
+    stored(store, replace(record, methods={}), protocol=other)
+    for more, done, cases, total in (
+        (["--protocol", "paper"], 4, 3, 5),
+        (["--set", "backbones.hidden=64"], 1, 1, 1),
+        (["--set", "backbones.hidden=64", "--methods", "oracle"], 1, 1, 1),
+        (["--set", "backbones.hidden=64", "--methods", "all"], 0, 1, 1),
+        (["--datasets", "paper"], 4, 64, 640),
+        (["--set", "backbones.dropout=0.1"], 0, 64, 640),
     ):
         rows = json.loads(run(*line, "--format", "json", *more)[1])
-        assert len(rows) == 64 and sum(r["done"] for r in rows) == done
-        assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == 640
+        assert len(rows) == cases and sum(r["done"] for r in rows) == done, more
+        assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == total, more
         listed = " ".join(run(*line, *more)[1].split())
-        assert (f"it holds other settings only: protocol {PAPER.digest}" in listed) is (not done)
+        only_others = "it holds other settings only: protocol" in listed and PAPER.digest in listed
+        assert only_others is (more[-1] == "backbones.dropout=0.1")
 
 
 def test_tables_are_of_the_protocol_that_is_named(run, store):
