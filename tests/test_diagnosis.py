@@ -227,6 +227,14 @@ def test_values_are_intervals_beside_chance(two_outputs):
     for part in ("(2 of 5)", "chance 50.0 %", "excess -10.0"):
         assert part in str(found)
     assert "True: 2.5" in found.explain(0)
+    assert found.range.sentence(-1) == found.range.sentence(5)
+    for call, words in (
+        (lambda: found.range.sentence(6), "output 6 .* there are 6"),
+        (lambda: found.range.mixture_for(-7, 0.0), "output -7 .* there are 6"),
+        (lambda: found.range.distance("a"), "y is a str; give a tensor"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
     assert sum(len(lines.get_segments()) for lines in found.plot().collections) == 5
     graphs = replace(found, exposure=replace(values, names=NodeNames("graph")))
     assert "Another graph's true value" in str(graphs)

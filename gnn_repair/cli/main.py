@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sys
 import warnings
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -58,6 +59,17 @@ for _name, _item in COMMANDS.items():
         app.add_typer(_item, name=_name)
     else:
         app.command(name=_name)(_item)
+
+
+def _flowed(text: str) -> str:
+    """Paragraphs as one line each, which the help wraps to the terminal."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+for _app in (app, study.app, data.app):
+    for _command in _app.registered_commands:
+        assert _command.callback is not None
+        _command.help = _flowed(_command.callback.__doc__ or "")
 
 
 def _moved(context: typer.Context) -> None:

@@ -133,11 +133,13 @@ def run(
             watcher=progress,
             keep_models=keep_models.value,
         )
-    failed = count_of(len(outcome.failures), "case")
-    typer.echo(
-        f"{count_of(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
-        f"failed (protocol {outcome.protocol}, store {store})"
-    )
+    counts = {
+        f"{count_of(outcome.stored, 'run')} stored": outcome.stored,
+        f"{count_of(outcome.already, 'run')} already there": outcome.already,
+        f"{count_of(len(outcome.failures), 'case')} failed": len(outcome.failures),
+    }
+    told = ", ".join(words for words, count in counts.items() if count)
+    typer.echo(f"{told} (protocol {outcome.protocol}, store {store})")
     revision = source_revision()
     if outcome.stored and revision["source"] not in ("clean", "unknown"):
         # Results of files that no revision holds cannot be made again.

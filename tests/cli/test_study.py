@@ -46,14 +46,14 @@ def test_a_process_with_two_jobs_gives_what_one_job_gives_and_a_second_run_nothi
     code, one, _ = run(*lines["1"])
     assert (two.returncode, code) == (0, 0)
     for jobs, said in (("1", one), ("2", two.stdout)):
-        assert said.startswith("4 runs stored, 0 already there, 0 cases failed")
+        assert said.startswith("4 runs stored (protocol")
         assert DIGEST in said and str(tmp_path / jobs) in said
     assert "builtin × gcn: 2 splits in" in two.stderr
     assert "(4 of 4 runs" in two.stderr
     records = [Store(tmp_path / jobs).records(DIGEST) for jobs in lines]
     first, second = ([(r.run, r.frozen, r.methods, r.oracle) for r in each] for each in records)
     assert len(first) == 4 and first == second
-    assert run(*lines["2"])[1].startswith("0 runs stored, 4 already there, 0 cases failed")
+    assert run(*lines["2"])[1].startswith("4 runs already there (protocol")
     store = ["--store", str(tmp_path / "2")]
     facts = json.loads(run("study", "tables", *store, *SMALL, "--format", "json")[1])
     (macro,) = [f for f in facts if f["sheet"] == "Frozen" and f["row"] == f["column"] == "average"]
@@ -73,7 +73,7 @@ def test_a_failed_case_is_exit_code_1_and_is_listed(run, tmp_path):
     bad += ["--methods", "refit_head"]
     code, out, err = run("study", "run", "--store", target, *bad, "--root", str(root))
     assert code == 1
-    assert out.startswith("1 run stored, 0 already there, 1 case failed")
+    assert out.startswith("1 run stored, 1 case failed (protocol")
     assert "minesweeper × gcn failed: " in err and "is truncated or altered" in err
     status = " ".join(run("study", "status", "--store", target, *bad)[1].split())
     assert "1 done, 1 failed, 0 missing of 2 runs" in status and "truncated or altered" in status

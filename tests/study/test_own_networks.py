@@ -305,6 +305,7 @@ def test_splits_that_are_kept_have_models_of_their_own(tmp_path, keep, kept):
         shown = rerun("mine", "gcn", split, source=found, **GIVEN)
         assert shown.provenance().endswith("; the stored models")
         taken, masks = shown.repairs["temperature_scaling"], map(shown.mask, ("train", "val"))
+        assert "1 member, 1 parameter each" in repr(taken)
         again = gr.TemperatureScaling().fit(shown.exposure, DATA.y, *masks)
         values = [{n: t.cpu() for n, t in one.parameters.items()} for one in (taken, again)]
         torch.testing.assert_close(*values)
