@@ -33,7 +33,7 @@ MOVED = {"bench": "make bench", "selftest": "make campaign"}
 
 
 class _InOrder(TyperGroup):
-    """Lists groups of commands among the others, where Typer puts them last; says Ctrl-C."""
+    """Lists groups of commands among the others, where Typer puts them last; says what ended it."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         return list(COMMANDS)
@@ -41,6 +41,9 @@ class _InOrder(TyperGroup):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # which is Pydantic's
+            raise
         except KeyboardInterrupt as error:
             _say("stopped by Ctrl-C")
             raise typer.Exit(130) from error

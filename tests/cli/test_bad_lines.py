@@ -151,6 +151,7 @@ def judge(code, out, err, line):
     assert len(err) < 3000, f"{shown}: {len(err)} characters"
     said = [text for text in err.splitlines() if text.startswith("gnn-repair: ")]
     assert len(said) == 1 or "Usage: " in err, f"{shown}: {err}"
+    assert "Value error" not in err
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line)[:60].replace("\0", "0"))
