@@ -192,7 +192,7 @@ def status(
         row["error"] = plan.failed.get(run, row["error"])
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
     where = f"{store}, protocol" if exists else f"{store} (not there yet), protocol"
-    title = f"{where} {settings.digest}: {counts} of {plan.total} runs"
+    title = f"{where} {settings.digest}: {counts} of {count_of(plan.total, 'run')}"
     if (others := held.digests()) and settings.digest not in others:
         title += f"; it holds other settings only: protocol {', '.join(others)}"
     emit(list(rows.values()), format, title)

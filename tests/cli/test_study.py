@@ -146,6 +146,7 @@ def test_the_status_is_of_what_the_store_holds_or_of_the_whole_paper(run, store)
         assert len(rows) == cases and sum(r["done"] for r in rows) == done, more
         assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == total, more
         listed = " ".join(run(*line, *more)[1].split())
+        assert "1 runs" not in listed
         only_others = "it holds other settings only: protocol" in listed and PAPER.digest in listed
         assert only_others is (more[-1] == "backbones.dropout=0.1")
 
