@@ -70,7 +70,7 @@ def as_nodes(value: Any, nodes: int, name: str = "nodes", noun: str = "node") ->
     if chosen.dtype == torch.bool:
         if chosen.numel() != nodes:
             raise InputError(
-                f"the mask has {chosen.numel()} entries for {nodes} {noun}s; give it one for each"
+                f"{name} has {chosen.numel()} entries for {nodes} {noun}s; give it one for each"
             )
         return chosen.nonzero().view(-1)
     if chosen.numel() == 0:
@@ -114,8 +114,9 @@ def _tensor(value: Any, name: str, wanted: str) -> Tensor:
     try:
         # A range or a set is no sequence to torch; a list of their items is.
         return torch.as_tensor(list(value) if isinstance(value, range | set) else value)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{name} is {kind_of(value)}; pass {wanted}") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        what = "holds a number too large for 64 bits" if "verflow" in str(error) else ""
+        raise InputError(f"{name} {what or f'is {kind_of(value)}'}; pass {wanted}") from None
 
 
 # A graph ------------------------------------------------------------------------------------------
@@ -149,7 +150,9 @@ def num_classes(data: Data) -> int:
 
 
 def check_features(x: Tensor) -> None:
-    """Features [N, F] are floating-point and finite."""
+    """Features [N, F] are dense, floating-point and finite."""
+    if x.layout != torch.strided:
+        raise DatasetError(f"x is sparse ({x.layout}); set data.x = data.x.to_dense().")
     if x.dim() != 2 or x.size(0) == 0 or not x.is_floating_point():
         raise DatasetError(
             f"x is {x.dtype} of shape {list(x.shape)}; give floating-point features of shape "

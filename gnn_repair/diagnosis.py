@@ -38,7 +38,7 @@ from gnn_repair.oracle.metrics import (
     least_changes,
     reach,
 )
-from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
+from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED, whole_number
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.rates import Mean, Rate, mean_over_nodes
 from gnn_repair.oracle.solution import Solution, write_frame
@@ -139,6 +139,7 @@ class Diagnosis(ABC):
         """One node (or link) in a few sentences."""
         solution = self._solution
         nodes = solution.named(solution.node)
+        node = whole_number(node, "link" if solution.links is not None else "node")
         rows = np.flatnonzero((nodes == node) & (solution.member == member))
         if not len(rows):
             name = f"link {node}" if solution.links is not None else solution.names.node(node)
@@ -590,9 +591,13 @@ def _test_nodes(
         return None, f"labelled {nouns}"
     recipients = torch.zeros(exposure.num_nodes, dtype=torch.bool)
     recipients[exposure.recipients.cpu()] = True
+    none = InputError(f"data.test_mask selects none of the {nouns}; mend it or pass nodes")
     if getattr(mask, "ndim", 1) != 2:
         chosen = as_nodes(mask, len(recipients), "data.test_mask", noun_of(exposure)).cpu()
-        return chosen[recipients[chosen]], f"test {nouns}"
+        chosen = chosen[recipients[chosen]]
+        if not len(chosen):
+            raise none
+        return chosen, f"test {nouns}"
     columns = range(mask.shape[1]) if splits is None else splits
     if len(columns) != exposure.num_members:
         raise InputError(
@@ -605,4 +610,7 @@ def _test_nodes(
             f"data.test_mask is {mask.dtype} of {mask.shape[0]} rows for {len(recipients)} "
             f"{nouns}; give a boolean mask with a row for each, or pass nodes"
         )
-    return mask & recipients.unsqueeze(1), f"test {nouns}"
+    mask = mask & recipients.unsqueeze(1)
+    if not bool(mask.any()):
+        raise none
+    return mask, f"test {nouns}"

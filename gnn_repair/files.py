@@ -75,12 +75,12 @@ def _write(file: BinaryIO, metadata: Mapping[str, str], tensors: Mapping[str, Te
 
 
 def load_tensors(
-    path: str | Path, kind: str, *, formerly: Collection[str] = (), sealed: bool = False
+    path: str | Path, kind: str | None, *, formerly: Collection[str] = (), sealed: bool = False
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read back what :func:`save_tensors` wrote: header and tensors (on the CPU).
 
     Files of earlier versions carry no checksum; with ``sealed`` they are rejected. ``formerly`` are
-    other kinds that are read, too.
+    other kinds that are read, too; where ``kind`` is None, every kind is.
     """
     path = as_path(path)
     try:
@@ -89,7 +89,7 @@ def load_tensors(
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
             stored = metadata.get("kind", "something else")
-            if stored != kind and stored not in formerly:
+            if kind not in (None, stored) and stored not in formerly:
                 raise FileFormatError(f"{path} holds {stored[:80]}, not {kind}")
             tensors = {name: _copied(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         header = _opened(metadata, tensors, sealed)

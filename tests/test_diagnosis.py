@@ -136,13 +136,16 @@ def test_which_nodes_and_labels_are_taken(planted):
         (data(y=y[:2]), r"y has shape \[2\] instead of \[3\]: one class for every node"),
         (data(y=y + 3), "y is 3 at node 0"),
         (data(y=y, test_mask=mask.view(3, 1).repeat(1, 2)), "has 2 splits"),
-        (data(y=y, test_mask=mask[:2]), "2 entries for 3 nodes"),
+        (data(y=y, test_mask=mask[:2]), "data.test_mask has 2 entries for 3 nodes"),
+        (data(y=y, test_mask=mask & False), "data.test_mask selects none of the nodes.*pass nodes"),
         (data(y=y, test_mask=mask.long()), r"zeros and ones for all 3 nodes; .*mask.bool\(\)"),
         (data(y=y, test_mask=mask.long().view(3, 1)), "data.test_mask is torch.int64 of 3 rows"),
         (data(y=y, test_mask=mask[:2].view(2, 1)), "data.test_mask is torch.bool of 2 rows for 3"),
     ):
         with pytest.raises(InputError, match=message):
             gr.diagnose(planted, wrong)
+    with pytest.raises(InputError, match=r"nodes holds a number too large.*node numbers"):
+        gr.diagnose(planted, data(y=y), nodes=[2**70])
     with pytest.raises(InputError, match=r"nodes is torch.int64 of shape .* boolean mask"):
         gr.diagnose(planted, y=y, nodes=mask.long().view(3, 1))
 
@@ -178,6 +181,12 @@ def test_figures_are_those_of_the_rows(kind, tmp_path):
         assert told["chance"]["low"] <= told["chance"]["value"] <= told["chance"]["high"]
     with pytest.raises(InputError, match="999"):
         found.explain(999)
+    for several in ("0", [0, 1], None):
+        with pytest.raises(InputError, match="a whole number, not"):
+            found.explain(several)
+    subject = next(name for name in ("node", "graph", "link") if name in frame)
+    first = torch.tensor(int(frame[subject].iloc[0]))
+    assert found.explain(first) == found.explain(int(first))
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +230,14 @@ def test_values_are_intervals_beside_chance(two_outputs):
     for part in ("(2 of 5)", "chance 50.0 %", "excess -10.0"):
         assert part in str(found)
     assert "True: 2.5" in found.explain(0)
+    assert found.range.sentence(-1) == found.range.sentence(5)
+    for call, words in (
+        (lambda: found.range.sentence(6), "output 6 .* there are 6"),
+        (lambda: found.range.mixture_for(-7, 0.0), "output -7 .* there are 6"),
+        (lambda: found.range.distance("a"), "y is a str; give a tensor"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
     assert sum(len(lines.get_segments()) for lines in found.plot().collections) == 5
     graphs = replace(found, exposure=replace(values, names=NodeNames("graph")))
     assert "Another graph's true value" in str(graphs)

@@ -130,11 +130,12 @@ class Frozen:
 
     def __repr__(self) -> str:
         members, nodes, classes = self.logits.shape
+        size = sum(value[0].numel() for value in self.parameters.values())
         lines = [
             f"Frozen {self.backbone.title} on {self.data.get('name') or 'a graph'}: "
-            f"{members} {'member' if members == 1 else 'members'} "
-            f"(splits {number_list(self.splits)}), {nodes:,} nodes, {classes} classes, "
-            f"{sum(value[0].numel() for value in self.parameters.values()):,} parameters each",
+            f"{count_of(members, 'member')} "
+            f"(splits {number_list(self.splits)}), {count_of(nodes, 'node')}, {classes} classes, "
+            f"{count_of(size, 'parameter')} each",
             f"  epochs kept: {number_list(self.best_epoch.tolist())}",
         ]
         wild = self.diverged.nonzero().view(-1).tolist()

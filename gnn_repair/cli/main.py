@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sys
 import warnings
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ MOVED = {"bench": "make bench", "selftest": "make campaign"}
 
 
 class _InOrder(TyperGroup):
-    """Lists groups of commands among the others, where Typer puts them last; says Ctrl-C."""
+    """Lists groups of commands among the others, where Typer puts them last; says what ended it."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         return list(COMMANDS)
@@ -40,6 +41,9 @@ class _InOrder(TyperGroup):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # which is Pydantic's
+            raise
         except KeyboardInterrupt as error:
             _say("stopped by Ctrl-C")
             raise typer.Exit(130) from error
@@ -58,6 +62,17 @@ for _name, _item in COMMANDS.items():
         app.add_typer(_item, name=_name)
     else:
         app.command(name=_name)(_item)
+
+
+def _flowed(text: str) -> str:
+    """Paragraphs as one line each, which the help wraps to the terminal."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+for _app in (app, study.app, data.app):
+    for _command in _app.registered_commands:
+        assert _command.callback is not None
+        _command.help = _flowed(_command.callback.__doc__ or "")
 
 
 def _moved(context: typer.Context) -> None:

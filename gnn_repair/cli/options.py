@@ -85,7 +85,9 @@ GIVES = (
     "Gives (model, data), or (model, data, nodes) with a mask or node numbers; an exposure may "
     "stand for the model."
 )
-FactoryArgument = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help=GIVES)]
+FactoryArgument = Annotated[
+    str, typer.Argument(metavar="FILE.py:NAME", help=f"Or module:NAME. {GIVES}")
+]
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
 ]
@@ -97,14 +99,15 @@ RootOption = Annotated[
         help="Folder of the raw datasets; else GNN_REPAIR_DATA, else the user's cache folder."
     ),
 ]
-NAMES = "Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME."
+NAMES = "Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME or module:NAME."
 DatasetsOption = Annotated[str, typer.Option(help=NAMES, autocompletion=offer_datasets)]
 BackbonesOption = Annotated[str, typer.Option(help=NAMES, autocompletion=offer_backbones)]
 SplitsOption = Annotated[str, typer.Option(help="Such as 0-9 or 0,3.")]
 MethodsOption = Annotated[
     str,
     typer.Option(
-        help="Comma-separated, of oracle and the repairs; all: without the ladder's.",
+        help="Comma-separated, of oracle and the repairs; all leaves out the ladder and its "
+        "controls.",
         autocompletion=offer_methods,
     ),
 ]
@@ -143,12 +146,17 @@ IDLE: dict[str, tuple[str, tuple[str, ...]]] = {
 """By circumstance its words, and the options that have no effect in it."""
 
 
+def typed(context: typer.Context, *names: str) -> bool:
+    """Whether one of these options was typed."""
+    sources = (context.get_parameter_source(name) for name in names)
+    return any(source is not None and source.name != "DEFAULT" for source in sources)
+
+
 def refuse_idle(context: typer.Context, **circumstances: bool) -> None:
     """Raise where an option was typed that has no effect in a circumstance that holds."""
     for words, names in (IDLE[name] for name, holds in circumstances.items() if holds):
         for option in context.command.params:
-            source = context.get_parameter_source(str(option.name))
-            if option.name in names and source is not None and source.name != "DEFAULT":
+            if option.name in names and typed(context, option.name):
                 raise InputError(f"{option.opts[0]} has no effect {words}; leave it out")
 
 
@@ -170,6 +178,8 @@ def check_outputs(*outputs: tuple[Path | None, bytes], beside: Sequence[Path | N
     for path, beginning in outputs:
         if path is None:
             continue
+        if str(path) == "-":
+            raise InputError("- would be a file of that name and not the output; name a file")
         target = check_target(path).resolve()
         if target in taken:
             raise InputError(f"{path} is named twice; choose another name for one of them")

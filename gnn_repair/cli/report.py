@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gnn_repair.study.case import Rerun
 
 
-WHOSE = "Whose nodes to show; your own: FILE.py:NAME."
+WHOSE = "Whose nodes to show; your own: FILE.py:NAME or module:NAME."
 DatasetOption = Annotated[
     str | None, typer.Option(help=WHOSE, autocompletion=options.offer_dataset)
 ]
@@ -46,7 +46,9 @@ def report(
     context: typer.Context,
     factory: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE.py:NAME]", help=f"Your own model. {options.GIVES}"),
+        typer.Argument(
+            metavar="[FILE.py:NAME]", help=f"Your own model, or module:NAME. {options.GIVES}"
+        ),
     ] = None,
     store: Annotated[
         Path | None, typer.Option("--store", help="Folder or packed file of a study's results.")

@@ -39,6 +39,7 @@ from gnn_repair.cli.options import (
     numbers,
     one_of,
     refuse_idle,
+    typed,
 )
 from gnn_repair.errors import InputError
 from gnn_repair.published import TITLES, count_of
@@ -52,7 +53,14 @@ from gnn_repair.results.rendering import (
     paper_parts,
     remark,
 )
-from gnn_repair.results.store import PAPER_BACKBONES, PAPER_DATASETS, Store, make_plan, open_results
+from gnn_repair.results.store import (
+    PAPER_BACKBONES,
+    PAPER_DATASETS,
+    Store,
+    held_methods,
+    make_plan,
+    open_results,
+)
 from gnn_repair.results.tables import TABLES, make_tables
 
 if TYPE_CHECKING:
@@ -125,11 +133,13 @@ def run(
             watcher=progress,
             keep_models=keep_models.value,
         )
-    failed = count_of(len(outcome.failures), "case")
-    typer.echo(
-        f"{count_of(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
-        f"failed (protocol {outcome.protocol}, store {store})"
-    )
+    counts = {
+        f"{count_of(outcome.stored, 'run')} stored": outcome.stored,
+        f"{count_of(outcome.already, 'run')} already there": outcome.already,
+        f"{count_of(len(outcome.failures), 'case')} failed": len(outcome.failures),
+    }
+    told = ", ".join(words for words, count in counts.items() if count)
+    typer.echo(f"{told} (protocol {outcome.protocol}, store {store})")
     revision = source_revision()
     if outcome.stored and revision["source"] not in ("clean", "unknown"):
         # Results of files that no revision holds cannot be made again.
@@ -141,6 +151,7 @@ def run(
 
 @app.command()
 def status(
+    context: typer.Context,
     store: StoreOption = Path("results"),
     datasets: DatasetsOption = "paper",
     backbones: BackbonesOption = "paper",
@@ -150,7 +161,11 @@ def status(
     set_: SetOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """List how many runs of each case are done, failed or missing."""
+    """List how many runs of each case are done, failed or missing.
+
+    Unless --datasets, --backbones or --splits are named, of the cases that the store holds, and
+    unless --methods is, with the methods that it holds of them; --datasets paper names the paper's.
+    """
     settings = chosen_protocol(protocol, set_)
     graphs = map(user_code.short_name, _names(datasets, PAPER_DATASETS))
     models = map(user_code.short_name, _names(backbones, PAPER_BACKBONES))
@@ -160,7 +175,12 @@ def status(
     held = open_results(store) if exists else Store(store)
     if not (protocol or set_) and len(held.digests()) == 1:
         settings = held.protocol()
-    plan = make_plan(held, settings, runs, _methods(methods))
+    wanted, attempted = _methods(methods), held.attempted(settings.digest)
+    if attempted and not typed(context, "datasets", "backbones", "splits"):
+        runs = attempted
+        if not typed(context, "methods"):
+            wanted = held_methods(held.records(settings.digest), settings) or wanted
+    plan = make_plan(held, settings, runs, wanted)
     missing = set(plan.missing)
     empty = {"done": 0, "failed": 0, "missing": 0, "error": ""}
     rows: dict[Any, dict[str, Any]] = {}
@@ -172,7 +192,7 @@ def status(
         row["error"] = plan.failed.get(run, row["error"])
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
     where = f"{store}, protocol" if exists else f"{store} (not there yet), protocol"
-    title = f"{where} {settings.digest}: {counts} of {plan.total} runs"
+    title = f"{where} {settings.digest}: {counts} of {count_of(plan.total, 'run')}"
     if (others := held.digests()) and settings.digest not in others:
         title += f"; it holds other settings only: protocol {', '.join(others)}"
     emit(list(rows.values()), format, title)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnn_repair.catalog import DATASETS
-from gnn_repair.errors import InputError, kind_of
+from gnn_repair.errors import InputError, closest, kind_of
 from gnn_repair.published import TITLES
 
 
@@ -40,7 +40,9 @@ def load_object(place: str) -> Any:
         raise InputError(f"{where} is no .py file; give FILE.py:NAME")
     module = _module(where)
     if not hasattr(module, name):
-        raise InputError(f"{where} has no {name!r:.60}; name something that it has")
+        near = closest(name, vars(module))
+        advice = "name something that it has" if near is None else f"did you mean {near!r:.60}?"
+        raise InputError(f"{where} has no {name!r:.60}; {advice}")
     return getattr(module, name)
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -38,7 +39,7 @@ from torch_geometric.nn import Linear, MessagePassing, Sequential
 from torch_geometric.utils import is_sparse, to_edge_index
 
 from gnn_repair.checks import check_edges
-from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
+from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError, kind_of
 from gnn_repair.exposure.pieces import EXACT, ONE_KIND, NodeNames, Outputs
 from gnn_repair.exposure.state import caches_preserved, is_finite
 from gnn_repair.exposure.value import Exposure
@@ -89,7 +90,7 @@ def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
     if typed:
         raise InputError(
             f"{type(model).__name__}'s forward takes {' and '.join(typed)}, one tensor for each of "
-            f"several node types, and data is a {type(data).__name__}; pass a HeteroData"
+            f"several node types, and data is {kind_of(data)}; pass a HeteroData"
         )
 
 
@@ -770,6 +771,8 @@ def _misfit(model: nn.Module, data: Any, raised: BaseException) -> str | None:
     weights = next((p for p in model.parameters() if p.is_floating_point()), None)
     for name in field_names(data):
         value = field(data, name)
+        if isinstance(value, np.ndarray) and name not in LABELS:
+            return f"data.{name} is a NumPy array; pass data.{name} = torch.from_numpy(data.{name})"
         if weights is None or not isinstance(value, Tensor) or name in LABELS:
             continue
         sentence = f"data.{name} is {{}} and the model's weights are {{}}; "
@@ -777,7 +780,11 @@ def _misfit(model: nn.Module, data: Any, raised: BaseException) -> str | None:
             places = sentence.format(f"on {value.device}", f"on {weights.device}")
             return places + "bring both to one device, as model.to(...) and data.to(...) do"
         numbers = value.is_floating_point() or name == "x"
-        if numbers and re.search("dtype|scalar type", str(raised)) and value.dtype != weights.dtype:
+        if (
+            numbers
+            and re.search("dtype|scalar type|desired output type", str(raised))
+            and value.dtype != weights.dtype
+        ):
             kinds = sentence.format(value.dtype, weights.dtype)
             return (
                 f"{kinds}pass data.{name} = data.{name}.to({weights.dtype}), or convert the model"
@@ -822,6 +829,8 @@ class Invocation:
 
 def one_graph(data: Any, model: nn.Module, forward: Forward | None) -> Any:
     """The graph itself, or None for models that hold their own."""
+    if forward is not None and not callable(forward):
+        raise InputError(f"forward is {kind_of(forward)}; give a function of the model and data")
     if data is None and forward is None and parameters_of(model):
         raise InputError(
             "data is missing; call expose(model, data) with the graph the model runs on"
@@ -831,7 +840,7 @@ def one_graph(data: Any, model: nn.Module, forward: Forward | None) -> Any:
     unreadable = isinstance(data, Tensor | str | bytes | int | float | tuple | list | type)
     if forward is None and unreadable and parameters_of(model):
         raise InputError(
-            f"data is a {type(data).__name__}; pass a PyG Data (or any object with x and "
+            f"data is {kind_of(data)}; pass a PyG Data (or any object with x and "
             "edge_index), or forward=lambda model, data: ..."
         )
     return data
@@ -842,7 +851,8 @@ def invocation(
 ) -> Invocation:
     """How the model is run on the data."""
     if forward is not None:
-        return Invocation(lambda: forward(model, shallow_copy(data)), BY_FORWARD)
+        advice = "mend what forward= does with the model and data"
+        return Invocation(lambda: forward(model, shallow_copy(data)), BY_FORWARD, advice)
     fresh, text = choose_arguments(model, data, node_type)
     names = _unpacked(model, *fresh()) if len(fresh()) == 1 else ()
     fields = ("edge_index", "x") if _is_graph(names) else ("x", "edge_index")
@@ -911,7 +921,7 @@ def _as_tensor(value: Any) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"expected is a {type(value).__name__}; pass the model's logits or predictions"
+            f"expected is {kind_of(value)}; pass the model's logits or predictions"
         ) from None
 
 
@@ -1061,7 +1071,7 @@ def model_on_data(
         return _on_typed(model, data, forward, node_type, classes)
     if node_type is not None:
         raise InputError(
-            f"node_type is {node_type!r:.60}, but data is a {type(data).__name__} without types "
+            f"node_type is {node_type!r:.60}, but data is {kind_of(data)} without types "
             "of nodes; leave it out, or pass a HeteroData"
         )
     refuse_node_types(data, model, forward is not None)
@@ -1351,7 +1361,12 @@ def _words(output: Any, key: Any, kind: str, inferred: bool, per_row: str) -> st
 
 
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
-    """Raise unless the logits are finite and precise; the message names what is not."""
+    """Raise unless there are logits, finite and precise; the message names what is not."""
+    if not logits.shape[-1]:
+        raise InputError(
+            f"the model's output has shape {list(logits.shape)}, with no logit; build it with at "
+            "least one output"
+        )
     if logits.dtype not in (torch.float32, torch.float64):
         held = {one.dtype for one in model.parameters() if one.is_floating_point()}
         if held <= {torch.float32, torch.float64} and held:

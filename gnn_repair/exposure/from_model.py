@@ -21,7 +21,7 @@ from torch_geometric.nn import DirGNNConv, MessagePassing, aggr
 from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.backbones import Frozen, Operator
-from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
+from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError, kind_of
 from gnn_repair.exposure.calling import (
     Forward,
     ModelOnData,
@@ -178,7 +178,7 @@ def expose(
     if isinstance(model, type):
         raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
     if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
+        raise InputError(f"model is {kind_of(model)}; pass a torch module or a Frozen")
     model = unwrap(model)
     refuse_compiled(model)
     data = listed_graphs(data)

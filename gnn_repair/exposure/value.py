@@ -360,6 +360,7 @@ class Exposure:
     def restrict(self, nodes: Tensor | Sequence[int]) -> Exposure:
         """The exposure of some recipients only: a boolean mask [N] or node numbers, any order.
 
+        Of no nodes it is an exposure without recipients, of which nothing can be asked.
         Its ``replay`` takes the coefficients of these recipients' terms; the others keep α.
         """
         chosen = nodes_for(self, nodes)
@@ -418,10 +419,12 @@ class Exposure:
         state that it had there, and ``n_id`` says who it is.
         """
         parts = list(parts) if isinstance(parts, Iterable) else [parts]
-        foreign = [type(part).__name__ for part in parts if not isinstance(part, Exposure)]
-        if foreign or not parts:
-            kind = (foreign or ["nothing"])[0]
-            raise InputError(f"{kind} cannot be joined; give at least one exposure")
+        if not parts:
+            raise InputError("nothing cannot be joined; give at least one exposure")
+        for number, part in enumerate(parts):
+            if not isinstance(part, Exposure):
+                kind = type(part).__name__
+                raise InputError(f"part {number}, of type {kind}, cannot be joined; give exposures")
         if any(part.head is not None for part in parts):
             raise InputError(
                 "exposures of models with a nonlinear head cannot be joined; ask each, and join "
@@ -452,6 +455,11 @@ class Exposure:
         if not isinstance(values, Tensor) or values.dim() == 0:
             raise InputError(f"values is {values!r:.60}; give a tensor with a row for each node")
         if self.n_id is None:
+            if values.shape[0] != self.num_nodes:
+                raise InputError(
+                    f"values has {values.shape[0]} rows for {self.num_nodes} "
+                    f"{self.names.recipient}s; give a row for each"
+                )
             return values
         largest = int(self.n_id.max()) if self.num_nodes else -1
         if largest >= values.shape[0]:

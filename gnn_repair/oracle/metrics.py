@@ -376,7 +376,8 @@ class Reach(_Answers):
             return str(rates[0]) if rates[0].total else "– (the model makes no errors here)"
         hits, total = sum(rate.hits for rate in rates), sum(rate.total for rate in rates)
         kept = sum(rate.total > 0 for rate in rates)
-        members = f"{kept} members" if kept == len(rates) else f"{kept} of {len(rates)} members"
+        members = count_of(len(rates), "member")
+        members = members if kept == len(rates) else f"{kept} of {members}"
         left = sum(rate.undecided for rate in rates)
         words = f", {left:,} undecided" if left else ""
         share = f"{100 * self.mean(name):.1f} %" if kept else "–"

@@ -41,6 +41,7 @@ from gnn_repair.files import (
 )
 from gnn_repair.methods import METHODS
 from gnn_repair.notebook import html_view
+from gnn_repair.published import count_of
 from gnn_repair.repair.inputs import Noise, RepairInputs
 from gnn_repair.repair.targets import (
     RepairTrainee,
@@ -157,7 +158,7 @@ class Repair(ABC, Generic[F]):
             check_whole("fit", "batch_size", batch_size, 1)
         place = choose_device(device)
         listener = Listener(self.title, on_progress, progress, exposure.outputs)
-        hint = f"fitting {self.title} for {exposure.num_members} members"
+        hint = f"fitting {self.title} for {count_of(exposure.num_members, 'member')}"
         with learning(hint, exposure.state), full_precision(place), listener:
             graph = data if self.reads_graph else None
             more = {"batch_size": batch_size, "on_progress": listener.callback, "frozen": frozen}
@@ -565,9 +566,9 @@ class FittedRepair(ABC, Generic[R]):
         return html_view(self, self.to_frame())
 
     def __repr__(self) -> str:
-        members = "1 member" if self.num_members == 1 else f"{self.num_members} members"
         lines = [
-            f"{self.repair.title}, fitted: {members}, {self.num_parameters:,} parameters each, "
+            f"{self.repair.title}, fitted: {count_of(self.num_members, 'member')}, "
+            f"{count_of(self.num_parameters, 'parameter')} each, "
             f"state width {self.width}, {self.num_classes} {self.outputs}"
         ]
         if self.f1:

@@ -239,7 +239,8 @@ class StoreWarning(UserWarning):
 
 def leave_out(where: str | Path, fault: object) -> None:
     """Say that something is not a result; nothing on disk is changed."""
-    warnings.warn(f"{where}: {fault}; it is left out", StoreWarning, stacklevel=4)
+    # Python says a warning once per place: this one, wherever a file is read again.
+    warnings.warn(f"{where}: {fault}; it is left out", StoreWarning, stacklevel=1)
 
 
 def read_object(path: Path) -> dict[str, Any]:

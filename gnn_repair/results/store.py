@@ -9,8 +9,8 @@
 
 Stores merge by copying one folder over another. Reading changes nothing: a file that is truncated,
 or whose content does not belong at its address, is named in a warning and left out. When a result
-takes its place it is kept beside it as ``*.damaged``. Packed, the same records are one file to
-commit, send or keep: JSON Lines, a header and then one record a line.
+or protocol.json takes its place it is kept beside it as ``*.damaged``. Packed, the same records are
+one file to commit, send or keep: JSON Lines, a header and then one record a line.
 
 Folders of earlier versions are named after the whole tree of settings instead of its differences
 from the paper; they are read as what they hold.
@@ -37,7 +37,14 @@ from gnn_repair.budget import as_list, check_type, check_whole
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.published import published_numbers
-from gnn_repair.results.protocol import PAPER, Protocol, differences, digest_of, with_changes
+from gnn_repair.results.protocol import (
+    PAPER,
+    PROTOCOLS,
+    Protocol,
+    differences,
+    digest_of,
+    with_changes,
+)
 from gnn_repair.results.records import (
     FROZEN,
     NAME,
@@ -70,6 +77,7 @@ LARGEST_FILE = 2**29
 """Bytes of a packed file: two hundred thousand runs, more than any grid."""
 _DIGEST = re.compile(r"[0-9a-f]{12}")
 _RECORD = re.compile(r"split-(0|[1-9]\d{0,5})\.json")
+_RECORD_OR_FAILURE = re.compile(r"split-(0|[1-9]\d{0,5})(?:\.failed)?\.json")
 _BESIDE = re.compile(r"protocol\.json|split-\d{1,6}\.(failed\.json|models)|\..*|.*\.damaged")
 """What lies beside results: settings, failures, models, unfinished files, what was kept aside."""
 
@@ -95,8 +103,12 @@ class ResultsSource(ABC):
     def runs(self, digest: str) -> list[Run]:
         """What seems to be here of a protocol, unread."""
 
+    def attempted(self, digest: str) -> list[Run]:
+        """The same with runs whose failure is recorded; packed files hold results alone."""
+        return self.runs(digest)
+
     def failure(self, digest: str, run: Run) -> str | None:
-        """Why a run has no result, if that is recorded; packed files hold results alone."""
+        """Why a run has no result, if that is recorded."""
         return None
 
     def models(self, digest: str, run: Run) -> dict[str, Path]:
@@ -128,8 +140,12 @@ class ResultsSource(ABC):
         digest = self.resolve(digest)
         settings = self.settings(digest)
         if settings is None:
+            for protocol in PROTOCOLS.values():
+                if protocol.digest == digest:
+                    return protocol
             raise InputError(
-                f"{self.root} lacks the settings of protocol {digest}; copy them there"
+                f"{self.root} lacks the settings of protocol {digest}; run its study again with "
+                "the same --protocol and --set, which writes them, or copy its protocol.json there"
             )
         try:
             protocol = with_changes(PAPER, differences(settings))
@@ -287,12 +303,18 @@ class Store(ResultsSource):
 
     def runs(self, digest: str) -> list[Run]:
         """What seems to be stored of a protocol, unread; foreign names are said and left out."""
+        return self._runs(digest, _RECORD)
+
+    def attempted(self, digest: str) -> list[Run]:
+        return self._runs(digest, _RECORD_OR_FAILURE)
+
+    def _runs(self, digest: str, names: re.Pattern[str]) -> list[Run]:
         runs = {
-            Run(dataset.name, backbone.name, int(path.stem.removeprefix("split-")))
+            Run(dataset.name, backbone.name, int(path.name.split(".")[0].removeprefix("split-")))
             for name in self._names(digest)
             for dataset in _children(self.root / name, NAME)
             for backbone in _children(dataset, NAME)
-            for path in _children(backbone, _RECORD)
+            for path in _children(backbone, names)
         }
         return sorted(runs)
 
@@ -502,6 +524,9 @@ def read_results(store: str | Path | ResultsSource, protocol: str | None = None)
         Columns ``dataset``, ``backbone``, ``split``, ``protocol``, ``method`` (``frozen``,
         ``oracle`` or a repair), ``part`` (train, val, test, or empty), ``metric`` and ``value``.
         Accuracies and reaches are shares, not per cent.
+
+    Raises:
+        InputError: there is no result.
     """
     held = store if isinstance(store, ResultsSource) else open_results(store)
     digests = held.digests() if protocol is None else [held.resolve(protocol)]
@@ -511,6 +536,8 @@ def read_results(store: str | Path | ResultsSource, protocol: str | None = None)
         for record in held.records(digest)
         for row in _numbers(record)
     ]
+    if not rows:
+        raise InputError(f"{held.root} holds no result; run a study first or name another store")
     import pandas as pd  # which loads slowly, and no other table needs it
 
     frame = pd.DataFrame(rows, columns=COLUMNS)
@@ -643,3 +670,9 @@ def current_methods(record: RunRecord, protocol: Protocol) -> tuple[str, ...]:
         return ()
     held = ((ORACLE,) if record.oracle else ()) + tuple(record.methods)
     return tuple(name for name in held if name not in now or stored.get(name) == now[name])
+
+
+def held_methods(records: Iterable[RunRecord], protocol: Protocol) -> list[str]:
+    """The oracle and the methods of which some of the records hold a current result."""
+    names = {name for record in records for name in current_methods(record, protocol)}
+    return [name for name in (ORACLE, *METHODS) if name in names]

@@ -40,8 +40,9 @@ from gnn_repair.checks import as_splits, check_data, num_classes
 from gnn_repair.datasets import load_dataset
 from gnn_repair.datasets.loading import SPLITS
 from gnn_repair.devices import choose_device, parse_device
-from gnn_repair.errors import InputError, SplitError
+from gnn_repair.errors import FileFormatError, InputError, SplitError
 from gnn_repair.exposure import Exposure, expose
+from gnn_repair.files import load_tensors
 from gnn_repair.methods import METHODS
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.folds import build_repair
@@ -553,7 +554,8 @@ def rerun(
     """
     (run,) = records.all_runs([dataset], [backbone], [split])
     stored = None if source is None else source.get(protocol.digest, run)
-    files = {} if stored is None or source is None else source.models(protocol.digest, run)
+    kept = {} if stored is None or source is None else source.models(protocol.digest, run)
+    files = {name: path for name, path in kept.items() if _is_intact(path)}
     files = files if FROZEN in files else {}
     if methods is None:
         paper = [name for name, method in METHODS.items() if method.from_paper]
@@ -578,6 +580,16 @@ def rerun(
 
     result = train_case(settings, case, tell_stage, files)
     return Rerun(**vars(result), split=split, stored_record=stored, stored_models=tuple(files))
+
+
+def _is_intact(path: Path) -> bool:
+    """Whether a kept model can be read; a damaged one is said and made again, as a missing one."""
+    try:
+        load_tensors(path, None)
+    except FileFormatError:
+        records.leave_out(path, "it is damaged or cannot be read")
+        return False
+    return True
 
 
 def stack_of(source: ResultsSource | None, record: RunRecord) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        text = str(error) or type(error).__name__
+        text = " ".join(str(error).split()) or type(error).__name__
         if not isinstance(error, GnnRepairError):
             text = f"{type(error).__name__}: {text}"
         return cls(text, "".join(traceback.format_exception(error)))

@@ -183,6 +183,8 @@ def run_study(
     plan = make_plan(results, protocol, runs, methods, stack)
     digest = protocol.digest
     if not plan.cases:
+        if results.settings(digest) is None:  # missing or damaged beside what is stored
+            results.begin(protocol)
         watcher.planned(plan)
         return Outcome(digest, len(plan.done))
     shared = None

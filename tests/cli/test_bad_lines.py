@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from gnn_repair.cli.main import app
+from gnn_repair.cli.study import app as study_commands
 from gnn_repair.results.store import pack
 from gnn_repair.study import PAPER
 from tests.helpers.study.planted_records import make_record, stored
@@ -84,6 +86,7 @@ LINES: list[list[str]] = [
     *(["study", "tables", "--store", s] for s in ["{sparse}", "{binary}", "{deep}", "{newer}"]),
     *(["study", "status", "--store", s] for s in ["{file}", LONG, "{sparse}", "{newer}"]),
     *(["study", "export", "{new}.csv", "--store", s] for s in ["{absent}", LONG, "{file}"]),
+    ["study", "export", "{new}.csv", "--store", "{folder}"],
     *(["study", "pack", "{new}.jsonl", "--store", s] for s in ["{absent}", "{folder}", "{file}"]),
     *(["study", "merge", s, "--store", "{new}"] for s in ["{absent}", "{file}", LONG, "{sparse}"]),
     ["study", "merge", "--store", "{new}"],
@@ -148,6 +151,7 @@ def judge(code, out, err, line):
     assert len(err) < 3000, f"{shown}: {len(err)} characters"
     said = [text for text in err.splitlines() if text.startswith("gnn-repair: ")]
     assert len(said) == 1 or "Usage: " in err, f"{shown}: {err}"
+    assert "Value error" not in err
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line)[:60].replace("\0", "0"))
@@ -173,6 +177,7 @@ DIAGNOSE, OTHER, TWICE = ["diagnose", "m.py:x"], "holds something else", "named 
         ([*DIAGNOSE, "--csv", "{new}", "--report", "{new}"], TWICE),
         ([*DIAGNOSE, "--csv", "{new}", "--report", "{folder}/../new"], TWICE),
         ([*DIAGNOSE, "--csv", "{absent}/rows.csv"], "there is no folder"),
+        ([*DIAGNOSE, "--csv", "-"], "name a file"),
         (["check", "m.py:x", "--save", "--baseline", "{file}"], OTHER),
         (["demo", "--report", "{file}"], OTHER),
         (["demo", "--report", "{new}", "--store", "{new}"], TWICE),
@@ -238,6 +243,9 @@ def test_the_help_begins_with_what_a_user_needs(run):
     order = ["demo", "report", "view", "study", "data", "check", "doctor"]
     assert [name for name in listed if name in order] == order
     assert not {"bench", "selftest"} & set(listed)
+    for group in (app, study_commands):
+        helps = [command.help for command in group.registered_commands if not command.hidden]
+        assert helps and not any("\n" in part for help in helps for part in help.split("\n\n"))
 
 
 def call(line, **options):

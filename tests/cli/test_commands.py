@@ -444,6 +444,7 @@ def test_ctrl_c_is_one_word(folder, run):
         (["--datasets", "../x:y"], "is no module; give FILE.py:NAME or module:NAME"),
         (["--datasets", "plugged:"], "is not FILE.py:NAME"),
         (["--datasets", "plugged:nothing"], "plugged has no 'nothing'"),
+        (["--datasets", "plugged:rimg"], "plugged has no 'rimg'; did you mean 'ring'"),
         (["--datasets", "plugged:broken"], "OSError: no such disk"),
         (["--datasets", "plugged:wrong"], "gives an int; give a torch_geometric"),
         (["--backbones", "plugged:three"], "backbone 'three' is int"),

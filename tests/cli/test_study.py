@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,14 +46,14 @@ def test_a_process_with_two_jobs_gives_what_one_job_gives_and_a_second_run_nothi
     code, one, _ = run(*lines["1"])
     assert (two.returncode, code) == (0, 0)
     for jobs, said in (("1", one), ("2", two.stdout)):
-        assert said.startswith("4 runs stored, 0 already there, 0 cases failed")
+        assert said.startswith("4 runs stored (protocol")
         assert DIGEST in said and str(tmp_path / jobs) in said
     assert "builtin × gcn: 2 splits in" in two.stderr
     assert "(4 of 4 runs" in two.stderr
     records = [Store(tmp_path / jobs).records(DIGEST) for jobs in lines]
     first, second = ([(r.run, r.frozen, r.methods, r.oracle) for r in each] for each in records)
     assert len(first) == 4 and first == second
-    assert run(*lines["2"])[1].startswith("0 runs stored, 4 already there, 0 cases failed")
+    assert run(*lines["2"])[1].startswith("4 runs already there (protocol")
     store = ["--store", str(tmp_path / "2")]
     facts = json.loads(run("study", "tables", *store, *SMALL, "--format", "json")[1])
     (macro,) = [f for f in facts if f["sheet"] == "Frozen" and f["row"] == f["column"] == "average"]
@@ -72,7 +73,7 @@ def test_a_failed_case_is_exit_code_1_and_is_listed(run, tmp_path):
     bad += ["--methods", "refit_head"]
     code, out, err = run("study", "run", "--store", target, *bad, "--root", str(root))
     assert code == 1
-    assert out.startswith("1 run stored, 0 already there, 1 case failed")
+    assert out.startswith("1 run stored, 1 case failed (protocol")
     assert "minesweeper × gcn failed: " in err and "is truncated or altered" in err
     status = " ".join(run("study", "status", "--store", target, *bad)[1].split())
     assert "1 done, 1 failed, 0 missing of 2 runs" in status and "truncated or altered" in status
@@ -128,18 +129,26 @@ def test_nothing_is_said_of_processes_that_were_stopped(tmp_path):
     assert "KeyboardInterrupt" in ended.stderr and "resource_tracker" not in ended.stderr
 
 
-def test_the_whole_paper_is_the_default_grid(run, store):
+def test_the_status_is_of_what_the_store_holds_or_of_the_whole_paper(run, store):
     line = ("study", "status", "--store", str(store))
-    for more, done in (
-        ([], 4),
-        (["--set", "backbones.dropout=0.1"], 0),
-        (["--protocol", "paper"], 4),
+    other = override(PAPER, ["backbones.hidden=64"])
+    record = make_record("builtin", "gcn", 3)
+    stored(store, replace(record, methods={}), protocol=other)
+    for more, done, cases, total in (
+        (["--protocol", "paper"], 4, 3, 5),
+        (["--set", "backbones.hidden=64"], 1, 1, 1),
+        (["--set", "backbones.hidden=64", "--methods", "oracle"], 1, 1, 1),
+        (["--set", "backbones.hidden=64", "--methods", "all"], 0, 1, 1),
+        (["--datasets", "paper"], 4, 64, 640),
+        (["--set", "backbones.dropout=0.1"], 0, 64, 640),
     ):
         rows = json.loads(run(*line, "--format", "json", *more)[1])
-        assert len(rows) == 64 and sum(r["done"] for r in rows) == done
-        assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == 640
+        assert len(rows) == cases and sum(r["done"] for r in rows) == done, more
+        assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == total, more
         listed = " ".join(run(*line, *more)[1].split())
-        assert (f"it holds other settings only: protocol {PAPER.digest}" in listed) is (not done)
+        assert "1 runs" not in listed
+        only_others = "it holds other settings only: protocol" in listed and PAPER.digest in listed
+        assert only_others is (more[-1] == "backbones.dropout=0.1")
 
 
 def test_tables_are_of_the_protocol_that_is_named(run, store):

@@ -254,6 +254,7 @@ def test_sound_graphs_pass():
         ("val_mask", (5, 1), True, SplitError, "split 1.*node 5"),
         ("x", None, torch.arange(12).view(6, 2), DatasetError, "torch.int64"),
         ("x", None, torch.zeros(6), DatasetError, r"shape \[6\]"),
+        ("x", None, torch.eye(6).to_sparse(), DatasetError, r"x is sparse.*x\.to_dense\(\)"),
         ("y", None, torch.zeros(6), DatasetError, "torch.float32"),
         ("y", None, torch.zeros(5).long(), DatasetError, r"shape \[5\] for 6 nodes"),
         ("y", None, torch.full((6,), -1), DatasetError, "labelled"),

@@ -363,6 +363,17 @@ def test_calls_that_are_none() -> None:
         ("node_type", "'paper'", "HeteroData"): lambda: expose(model, data, node_type="paper"),
         ("outputs", "'label'", "'labels'"): lambda: expose(model, data, outputs="label"),
         ("`x_0`", "forward="): lambda: expose(pyg.GCN2Conv(5, alpha=0.1), data),
+        ("an OrderedDict",): lambda: expose(model.state_dict(), data),
+        ("forward is a str", "function"): lambda: expose(model, data, forward="x"),
+        ("data.x", "int64", "data.x = data.x.to(torch.float32)"): lambda: expose(
+            pyg.GCNConv(data.num_features, 4), Data(x=data.x.long(), edge_index=data.edge_index)
+        ),
+        ("data.x", "NumPy", "torch.from_numpy(data.x)"): lambda: expose(
+            model, Data(x=data.x.numpy(), edge_index=data.edge_index)
+        ),
+        ("no logit", "at least one output"): lambda: expose(
+            model, data, forward=lambda model, data: model(data.x, data.edge_index)[:, :0]
+        ),
     }.items():
         with refused(*words):
             call()
@@ -375,8 +386,9 @@ def test_what_cannot_be_told_from_a_run() -> None:
     def asserting(model: Any, data: Data) -> Tensor:
         raise AssertionError
 
-    with refused("AssertionError", "raise AssertionError;"):
+    with refused("AssertionError", "raise AssertionError;", "forward=") as caught:
         expose(model, data, forward=asserting)
+    assert "pass forward=" not in str(caught.value)
     with refused("torch.float64", "torch.bfloat16", "autocast"):
         expose(model, data, forward=lambda m, d: m(d.x, d.edge_index).bfloat16())
     with refused("NaN"):

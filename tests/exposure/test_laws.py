@@ -505,6 +505,8 @@ def test_a_row_for_each_node_of_the_graph_is_asked_for() -> None:
         exposure.local(values[:-1])
     with refused("values", "tensor"):
         exposure.local([1, 2])
+    with refused("values has", f"{exposure.num_nodes}"):
+        replace(exposure, n_id=None).local(torch.arange(exposure.num_nodes - 1))
     mask = exposure.restrict([5, 1]).local(values >= 0)  # copies that are no recipients stay out
     assert mask.nonzero().view(-1).tolist() == [1, 5]
 

@@ -227,7 +227,7 @@ def test_parts_that_cannot_be_joined_are_told_why() -> None:
     for parts, words in (
         ([bent], ("nonlinear head", "frames")),
         ([], ("nothing",)),
-        ([3], ("int",)),
+        ([bent, 3], ("part 1", "int")),
     ):
         with refused("cannot be joined", *words):
             gr.Exposure.concatenate(parts)

@@ -11,9 +11,11 @@ from gnn_repair.errors import GnnRepairError, InputError
 
 
 @contextmanager
-def refused(*words: str, kind: type[GnnRepairError] = InputError) -> Iterator[None]:
+def refused(
+    *words: str, kind: type[GnnRepairError] = InputError
+) -> Iterator[pytest.ExceptionInfo[GnnRepairError]]:
     """What happens inside raises an error of this kind, whose message holds all of the words."""
     with pytest.raises(kind) as caught:
-        yield
+        yield caught
     lacking = [word for word in words if word not in str(caught.value)]
     assert not lacking, f"{lacking} not in: {caught.value}"

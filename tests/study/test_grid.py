@@ -105,13 +105,13 @@ def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
 def test_a_failing_case_is_recorded_and_the_study_goes_on(tmp_path):
     def work(shared, case, tell):
         if case.backbone == "gcn" and case.dataset == "cora":
-            raise ValueError("a planted fault")
+            raise ValueError("a planted\n fault")
         return fake_case(shared, case, tell)
 
     log = Log()
     outcome = run_study(**GRID, store=tmp_path, work=work, watcher=log)
     assert (outcome.stored, outcome.failures) == (9, {"cora × gcn": "ValueError: a planted fault"})
-    assert "planted fault" in log.errors[0][1].traceback
+    assert "a planted\n fault" in log.errors[0][1].traceback
     store = Store(tmp_path)
     plan = make_plan(store, PAPER, all_runs(**GRID))
     assert set(plan.failed) == {Run("cora", "gcn", split) for split in range(3)}

@@ -253,20 +253,29 @@ def test_models_travel_with_their_records(store, tmp_path, untrained):
     assert list(found.records(digest)) == list(store.records(digest))
     both = [rerun("mine", "gcn", 1, source=source, **GIVEN) for source in (store, found)]
     assert torch.equal(*(shown.exposure.frozen_logits for shown in both))
-    # Another graph under the same name, or a damaged file, is refused and not shown.
+    # Another graph under the same name is refused and not shown.
     other = tiny_graph(nodes=61)
     with pytest.raises(FileFormatError, match="another data"):
         rerun("mine", "gcn", 1, source=found, **{**GIVEN, "datasets": {"mine": other}})
-    path = found.models(digest, run)["reweighting"]
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(FileFormatError, match=r"reweighting\.safetensors"):
-        rerun("mine", "gcn", 1, source=found, **GIVEN)
     # A record without models takes those of the one it replaces away.
     found.put(found.get(digest, run))
     assert found.models(digest, run) == {}
     # The same record brings its models where they are missing.
     assert merge([store.root], tmp_path).added == 0
     assert found.models(digest, run).keys() == store.models(digest, run).keys() != set()
+
+
+@pytest.mark.parametrize(("damaged", "left"), [("frozen", ()), ("reweighting", ("frozen",))])
+def test_a_damaged_model_is_as_a_missing_one(store, tmp_path, damaged, left):
+    """Of a damaged frozen model the repairs are of no use either."""
+    merge([store.root], tmp_path)
+    found, run = Store(tmp_path), Run("mine", "gcn", 1)
+    path = found.models(PROTOCOL.digest, run)[damaged]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=rf"{damaged}\.safetensors") as said:
+        shown = rerun("mine", "gcn", 1, source=found, methods=["reweighting"], **GIVEN)
+    assert len(said) == 1 and set(left) == set(shown.stored_models) - set(KEPT[1:])
+    assert list(shown.repairs) == ["reweighting"]
 
 
 def gin(width):
@@ -296,6 +305,7 @@ def test_splits_that_are_kept_have_models_of_their_own(tmp_path, keep, kept):
         shown = rerun("mine", "gcn", split, source=found, **GIVEN)
         assert shown.provenance().endswith("; the stored models")
         taken, masks = shown.repairs["temperature_scaling"], map(shown.mask, ("train", "val"))
+        assert "1 member, 1 parameter each" in repr(taken)
         again = gr.TemperatureScaling().fit(shown.exposure, DATA.y, *masks)
         values = [{n: t.cpu() for n, t in one.parameters.items()} for one in (taken, again)]
         torch.testing.assert_close(*values)

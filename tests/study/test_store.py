@@ -6,6 +6,7 @@ import copy
 import errno
 import json
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,8 +106,8 @@ def test_a_damaged_or_foreign_file_is_left_out_and_left_alone(store, damage, fau
         assert store.get(PAPER.digest, RUN) is None
     with pytest.warns(StoreWarning, match=fault):
         assert list(store.records(PAPER.digest)) == []
-    with pytest.warns(StoreWarning, match=fault):
-        assert read_results(store.root).empty
+    with pytest.warns(StoreWarning, match=fault), pytest.raises(InputError, match="no result"):
+        read_results(store.root)
     assert snapshot(store.root) == before
     if "newer" in fault:
         with pytest.raises(InputError, match="written by a later version of gnn-repair"):
@@ -174,6 +175,27 @@ def test_a_protocol_file_that_lies_is_left_out_and_kept_aside_when_replaced(stor
         fresh.begin(PAPER)
     assert fresh.settings(PAPER.digest) == PAPER.settings()
     assert path.with_name("protocol.json.damaged").read_text() == lie
+
+
+@pytest.mark.parametrize("content", [None, '{"a":'])
+@pytest.mark.parametrize("changes", [[], ["backbones.hidden=64"]])
+def test_lost_settings_are_written_again_by_a_run_that_has_nothing_else_to_do(
+    tmp_path, content, changes
+):
+    protocol = override(PAPER, changes)
+    store = stored(tmp_path, make_record("cora", "gcn", 0), protocol=protocol)
+    path = store.root / protocol.digest / "protocol.json"
+    path.unlink() if content is None else path.write_text(content)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        if changes:
+            with pytest.raises(InputError, match=f"{protocol.digest}.* run .*--set"):
+                Store(store.root).protocol()
+        else:
+            assert Store(store.root).protocol() == PAPER
+        run_study(["cora"], ["gcn"], [0], store=tmp_path, protocol=protocol)
+    assert len(said) == (content is not None)
+    assert Store(store.root).protocol() == protocol
 
 
 def test_a_read_only_store_can_be_read(store):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.errors import ExposureRefused, InputError, kind_of
 from gnn_repair.exposure.calling import (
     GRAPHS,
     LOGITS,
@@ -148,7 +148,7 @@ def expose_links(
         InputError: the model cannot be called as it is meant to be; the message says what to pass.
     """
     if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; pass a torch module")
+        raise InputError(f"model is {kind_of(model)}; pass a torch module")
     if hops not in ("paths", "last"):
         raise InputError(f"hops is {hops!r}; choose 'paths' or 'last'")
     if vary not in ENDS:
@@ -313,7 +313,7 @@ def _decoder(
     decoder: Decoder | None, encode: Callable[[], Any], links: Tensor
 ) -> tuple[Score, str]:
     if not callable(decoder):
-        raise InputError(f"decoder is a {type(decoder).__name__}; {SAY}")
+        raise InputError(f"decoder is {kind_of(decoder)}; {SAY}")
     inside = getattr(getattr(decoder, "__self__", None), "decoder", None)
     parameters = _parameters(decoder)
     if not parameters and isinstance(inside, nn.Module):
@@ -362,12 +362,12 @@ def relation_of(data: Any, relation: Any) -> Relation | None:
     if not is_typed(data):
         if relation is not None:
             raise InputError(
-                f"relation is {relation!r:.80}, but data is a {type(data).__name__} without types "
+                f"relation is {relation!r:.80}, but data is {kind_of(data)} without types "
                 "of nodes; leave it out, or pass a HeteroData"
             )
         return None
     if not isinstance(data, HeteroData):
-        raise InputError(f"data is a {type(data).__name__} with types of nodes; pass a HeteroData")
+        raise InputError(f"data is {kind_of(data)} with types of nodes; pass a HeteroData")
     kinds, held = list(data.edge_types), list(typed_field(data, "edge_label_index") or {})
     if relation is not None:
         if relation not in kinds:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, kind_of
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.pieces import as_table, require_outputs
 from gnn_repair.exposure.value import Exposure
@@ -21,7 +21,13 @@ from gnn_repair.notebook import ROWS, html_view
 from gnn_repair.oracle.certificate import ROUNDING, Verification
 from gnn_repair.oracle.heads.solve import to_cpu
 from gnn_repair.oracle.lps import check_threads
-from gnn_repair.oracle.problems import Floats, Problems, pose_label_problems, require_exposure
+from gnn_repair.oracle.problems import (
+    Floats,
+    Problems,
+    pose_label_problems,
+    require_exposure,
+    whole_number,
+)
 from gnn_repair.oracle.solution import OutputPart, Solution, from_file, replace_answers, to_file
 from gnn_repair.oracle.solver import join_parts, name_links, restore_order, solve_labels, solve_part
 from gnn_repair.oracle.witness import about, within
@@ -110,6 +116,7 @@ class ValueRange:
 
         In closed form only: between them a head need not be linear.
         """
+        index = self._place(index)
         low, high = float(self.low[index]), float(self.high[index])
         if not self.exact or not self.ends[0][index] <= value <= self.ends[1][index]:
             why = "its head is not linear" if not self.exact else f"it lies in [{low:g}, {high:g}]"
@@ -122,9 +129,19 @@ class ValueRange:
         mixed: Floats = np.bincount(place, weight, len(chosen)).astype(np.float64)
         return chosen[mixed > 0], mixed[mixed > 0]
 
+    def _place(self, index: Any) -> int:
+        """The place of an output, counted from the end where negative."""
+        place, count = whole_number(index, "an index of a range"), len(self)
+        if not -count <= place < count:
+            raise InputError(f"output {place} of the range does not exist; there are {count}")
+        return place % count
+
     def true_values(self, y: Any) -> Floats:
         """y of every question, [L]."""
-        table = torch.as_tensor(y)
+        try:
+            table = torch.as_tensor(y)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"y is {kind_of(y)}; give a tensor of values, [N, K]") from None
         nodes = int(self.lower.node.max(initial=-1)) + 1
         columns = int(self.lower.target.max(initial=0)) + 1
         wide = table.shape[1] if table.dim() == 2 else 1
@@ -183,6 +200,7 @@ class ValueRange:
 
     def sentence(self, index: int) -> str:
         """One range in words."""
+        index = self._place(index)
         low, high = self.lower[index], self.upper[index]
         if not len(low.terms):
             return str(low)

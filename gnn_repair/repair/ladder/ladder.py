@@ -19,6 +19,7 @@ from gnn_repair.budget import LADDER, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import FROZEN, RUNGS, rung_title
+from gnn_repair.published import count_of
 from gnn_repair.repair.base import FittedRepair, Repair
 from gnn_repair.repair.evidence import (
     LEAST_SCORE,
@@ -200,8 +201,7 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
 
     def __str__(self) -> str:
         members, findings = self.num_members, self.findings()
-        who = "1 member" if members == 1 else f"{members} members"
-        lines = [f"Evidence ladder of {who}, {self.repair.folds} folds"]
+        lines = [f"Evidence ladder of {count_of(members, 'member')}, {self.repair.folds} folds"]
         wide = max(len(rung_title(name)) for name in self.candidates)
         lines.append(f"  {'candidate':{wide}}     held out   weight   most weight for")
         mean, most = self.weights.mean(0).tolist(), Counter(self.chosen)
