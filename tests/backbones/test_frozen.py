@@ -260,7 +260,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "backbone.md"
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not installed")
 def test_the_worked_example(graph):
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = (block for block in blocks if "class TransformThenPropagate" in block)
     names: dict = {}
     exec(code, names)
     backbone = names["TransformThenPropagate"](Shape(hidden=16))

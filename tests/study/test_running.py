@@ -277,7 +277,7 @@ def test_a_further_method_is_in_records_tables_and_on_the_page(
     repairs = {"ours": held, "mine": held}
     payload = payload_of(report(exposure, data.y, tmp_path / "page.html", repairs=repairs))
     titles = {repair["key"]: repair["title"] for repair in payload["run"]["repairs"]}
-    assert titles == {"ours": "Ours", "mine": "mine"}
+    assert titles == {"ours": "ours", "mine": "mine"}
     drawn = {"marker": "circle", "colour": "#123456", "dark": "#abcdef", "message_set": False}
     assert payload["looks"]["ours"] == drawn
     assert set(payload["looks"]) == set(METHODS)

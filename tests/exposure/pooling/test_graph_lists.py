@@ -322,7 +322,7 @@ def test_the_numbers_of_one_graph_may_come_bare(outputs: int, end: Any, columns:
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
-        (aggr.MedianAggregation(), r"\(MedianAggregation\) mixes nodes by `sort`"),
+        (aggr.MedianAggregation(), r"\(MedianAggregation\) takes quantiles"),
         (aggr.LSTMAggregation(WIDTH, WIDTH), "nodes of a graph in order"),
         (aggr.MLPAggregation(WIDTH, WIDTH, 7, num_layers=1), "nodes of a graph in order"),
         (lambda x, b: global_mean_pool(x * (1 + torch.rand(1).double()), b), r"self\.training$"),
